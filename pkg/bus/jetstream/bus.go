@@ -1,0 +1,323 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/natscontext"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+const (
+	// apiTry is how long one try of a JetStream API request may take. A request that meets an election is dropped
+	// silently, so tries are short and repeated.
+	apiTry = 2500 * time.Millisecond
+	// apiPause is between tries.
+	apiPause = 100 * time.Millisecond
+	// connectWait is how long Connect tries if its context has no deadline.
+	connectWait = 10 * time.Second
+	// closeWait is how long Close waits for what was published to reach the server.
+	closeWait = 2 * time.Second
+)
+
+// Bus is a bus.Bus over one connection. Safe for concurrent use.
+type Bus struct {
+	options Options
+	nc      *nats.Conn
+	js      natsjs.JetStream
+	calls   *calls
+
+	partitions atomic.Int64 // 0: not known yet
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	closed sync.Once
+	wg     sync.WaitGroup // what must have ended before Close returns
+
+	mu          sync.Mutex
+	reconnected chan struct{} // closed at each reconnect, and replaced
+	deniedAt    time.Time     // of the last refusal by the server's permissions
+	deniedWhat  error
+}
+
+// Connect connects, trying until the server answers or ctx ends (10 s if it has no deadline). It makes nothing on the
+// server: see Setup.
+func Connect(ctx context.Context, o Options) (*Bus, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	opts, err := o.connection()
+	if err != nil {
+		return nil, err
+	}
+	b := &Bus{options: o, reconnected: make(chan struct{})}
+	opts = append(opts,
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.asyncError(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Notice("disconnected", err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.onReconnect() }))
+	if b.nc, err = connect(ctx, o, opts); err != nil {
+		return nil, err
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	fail := func(err error) (*Bus, error) {
+		b.cancel()
+		b.nc.Close()
+		return nil, err
+	}
+	if b.js, err = natsjs.New(b.nc, natsjs.WithDefaultTimeout(apiTry)); err != nil {
+		return fail(fmt.Errorf("connect: %w", err))
+	}
+	if b.calls, err = newCalls(b.nc); err != nil {
+		return fail(fmt.Errorf("connect: %w", err))
+	}
+	if err := b.learnPartitions(ctx); err != nil {
+		b.calls.close()
+		return fail(fmt.Errorf("connect: %w", err))
+	}
+	return b, nil
+}
+
+func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, connectWait)
+		defer cancel()
+	}
+	for {
+		var nc *nats.Conn
+		var err error
+		if o.Context != "" {
+			if o.URL != "" {
+				opts = append(opts, func(n *nats.Options) error { n.Url = o.URL; return nil })
+			}
+			nc, _, err = natscontext.Connect(o.Context, opts...)
+		} else {
+			nc, err = nats.Connect(o.URL, opts...)
+		}
+		if err == nil {
+			return nc, nil
+		}
+		// The URL is left out: it may hold a password.
+		err = fmt.Errorf("connect: %w", err)
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+			return nil, fmt.Errorf("%w: %w", bus.ErrDenied, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(apiPause):
+		}
+	}
+}
+
+// learnPartitions asks the system with how many partitions it was created.
+func (b *Bus) learnPartitions(ctx context.Context) error {
+	info, err := b.streamInfo(ctx, streamEvents)
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil // Setup will decide
+	}
+	if err != nil {
+		return err
+	}
+	// A stream that does not say it is found by Setup.
+	if n, err := strconv.Atoi(info.Config.Metadata[metaPartitions]); err == nil && n >= 1 {
+		b.partitions.Store(int64(n))
+	}
+	return nil
+}
+
+// Partitions implements bus.Bus.
+func (b *Bus) Partitions() int {
+	if n := b.partitions.Load(); n > 0 {
+		return int(n)
+	}
+	return or(b.options.Partitions, bus.Partitions)
+}
+
+// Healthy implements bus.Bus. It wants an answer from the leader of EVENTS; a system that was not set up is healthy.
+func (b *Bus) Healthy(ctx context.Context) error {
+	if b.ctx.Err() != nil {
+		return bus.ErrClosed
+	}
+	if !b.nc.IsConnected() {
+		return fmt.Errorf("the bus is not connected: %s", b.nc.Status())
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTry)
+	defer cancel()
+	stream, err := b.js.Stream(ctx, streamEvents)
+	switch {
+	case errors.Is(err, natsjs.ErrStreamNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("the bus does not answer: %w", b.explain(err))
+	}
+	if c := stream.CachedInfo().Cluster; c != nil && c.Leader == "" {
+		return fmt.Errorf("stream %s has no leader at present", streamEvents)
+	}
+	return nil
+}
+
+// Close implements bus.Bus.
+func (b *Bus) Close() error {
+	var err error
+	b.closed.Do(func() {
+		b.cancel()
+		b.wg.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+		defer cancel()
+		if b.nc.IsConnected() {
+			err = b.nc.FlushWithContext(ctx)
+		}
+		b.calls.close()
+		b.nc.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+func (b *Bus) onReconnect() {
+	b.mu.Lock()
+	close(b.reconnected)
+	b.reconnected = make(chan struct{})
+	b.mu.Unlock()
+	b.options.Notice("reconnected", nil)
+}
+
+// onceReconnected is closed at the next reconnect: what was asked of the old connection must be asked again.
+func (b *Bus) onceReconnected() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reconnected
+}
+
+var deniedPublish = regexp.MustCompile(`(?i)permissions violation for publish to "([^"]+)"`)
+
+// asyncError hears what the server says without being asked. It sends no reply to a publish that it denies.
+func (b *Bus) asyncError(err error) {
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		b.mu.Lock()
+		b.deniedAt, b.deniedWhat = time.Now(), err
+		b.mu.Unlock()
+		if m := deniedPublish.FindStringSubmatch(err.Error()); m != nil {
+			b.calls.denied(m[1])
+		}
+		b.options.Notice("denied", err)
+		return
+	}
+	b.options.Notice("connection", err)
+}
+
+// explain turns an error of nats.go into one of the bus's. A request that timed out because the server denied it says
+// so, as far as that can be known.
+func (b *Bus) explain(err error) error {
+	var api *natsjs.APIError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return bus.ErrClosed
+	case errors.Is(err, natsjs.ErrStreamNotFound), errors.Is(err, natsjs.ErrConsumerNotFound), errors.Is(err, natsjs.ErrMsgNotFound):
+		return fmt.Errorf("%w: %w", bus.ErrNotFound, err)
+	case errors.As(err, &api):
+		return apiError(api)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, errTimeout):
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.deniedWhat != nil && time.Since(b.deniedAt) < 2*apiTry {
+			return fmt.Errorf("%w: %w", bus.ErrDenied, b.deniedWhat)
+		}
+	}
+	return err
+}
+
+// retry repeats a JetStream API request while the server does not answer, until ctx ends.
+func (b *Bus) retry(ctx context.Context, request func(ctx context.Context) error) error {
+	for {
+		if b.ctx.Err() != nil {
+			return bus.ErrClosed
+		}
+		try, cancel := context.WithTimeout(ctx, apiTry)
+		err := b.explain(request(try))
+		cancel()
+		if err == nil || !passing(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-b.ctx.Done():
+			return bus.ErrClosed
+		case <-time.After(apiPause):
+		}
+	}
+}
+
+// passing says whether a try that failed so may succeed when repeated.
+func passing(err error) bool {
+	var api *natsjs.APIError
+	if errors.As(err, &api) {
+		// 10008 no leader at present, and its like. What names a code of ours was turned into a bus error before.
+		return api.Code == 503
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, errTimeout) ||
+		errors.Is(err, errNoResponders) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, natsjs.ErrNoStreamResponse) ||
+		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
+}
+
+// streamInfo asks the leader.
+func (b *Bus) streamInfo(ctx context.Context, name string, opts ...natsjs.StreamInfoOpt) (info *natsjs.StreamInfo, err error) {
+	err = b.retry(ctx, func(ctx context.Context) error {
+		stream, err := b.js.Stream(ctx, name)
+		if err != nil {
+			return err
+		}
+		if info = stream.CachedInfo(); len(opts) > 0 {
+			info, err = stream.Info(ctx, opts...)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	return info, nil
+}
+
+// tokenOr is the name's token, or otherwise for an empty one.
+func tokenOr(name, otherwise string) string {
+	if name == "" {
+		return otherwise
+	}
+	return bus.Token(name)
+}
+
+// header builds a NATS header without canonicalizing names: Drover's and NATS's are sent as they are written.
+func header(h map[string]string) nats.Header {
+	out := make(nats.Header, len(h)+2)
+	for k, v := range h {
+		if v != "" {
+			out[k] = []string{clean(v)}
+		}
+	}
+	return out
+}
+
+// clean keeps a value from ending its line in the header block.
+func clean(v string) string {
+	if !strings.ContainsAny(v, "\r\n") {
+		return v
+	}
+	return strings.NewReplacer("\r", " ", "\n", " ").Replace(v)
+}

@@ -1,0 +1,79 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+// Forget implements bus.Log. With several messages kept per subject, a deletion that expires would make an older,
+// living event the last one again. So: what is older than the deletion goes first; then the deletion is appended again
+// with a TTL; then the first one goes. Whatever step it dies after, the last event stays a deletion, and the next
+// Forget goes on (design, section 4, "What is gone stays gone").
+func (b *Bus) Forget(ctx context.Context, e bus.Entity, seq uint64) error {
+	if err := b.forget(ctx, e, seq); err != nil {
+		return fmt.Errorf("forget %s %s: %w", e.Family, e.Key(), err)
+	}
+	return nil
+}
+
+func (b *Bus) forget(ctx context.Context, e bus.Entity, seq uint64) error {
+	// The bucket is read before the log: what it holds then of an entity that the log does not hold is stale.
+	entry, entryErr := b.leaderGet(ctx, bucketStream(e.Family), getRequest{LastFor: "$KV." + e.Family.Bucket() + "." + e.Key()})
+	if entryErr != nil && !errors.Is(entryErr, bus.ErrNotFound) {
+		return entryErr
+	}
+	last, err := b.leaderGet(ctx, streamEvents, getRequest{LastFor: e.Filter()})
+	if errors.Is(err, bus.ErrNotFound) {
+		if entryErr == nil && first(entry.Header, headerTTL) == "" {
+			return b.purge(ctx, bucketStream(e.Family), entry.Subject, entry.Seq+1)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if first(last.Header, headerOperation) != operationDelete || last.Seq < seq {
+		return bus.ErrLost
+	}
+	if first(last.Header, headerTTL) != "" { // a Forget before this one came so far
+		return b.purge(ctx, streamEvents, e.Filter(), last.Seq)
+	}
+	if err := b.purge(ctx, streamEvents, e.Filter(), last.Seq); err != nil {
+		return err
+	}
+	stored, err := logged(last)
+	if err != nil {
+		return err
+	}
+	m, err := b.appendMsg(bus.Append{Entity: stored.Entity, Expect: last.Seq, Header: stored.Header, Body: last.Data}, true)
+	if err != nil {
+		return err
+	}
+	m.Header[headerTTL] = []string{strconv.FormatInt(int64(b.options.TombstoneTTL.Seconds()), 10) + "s"}
+	again, err := b.publish(ctx, m)
+	if err != nil {
+		return appendError(err)
+	}
+	return b.purge(ctx, streamEvents, e.Filter(), again)
+}
+
+// purge removes what a filter covers, below a sequence.
+func (b *Bus) purge(ctx context.Context, stream, filter string, below uint64) error {
+	return b.retry(ctx, func(ctx context.Context) error {
+		s, err := b.js.Stream(ctx, stream)
+		if err != nil {
+			return err
+		}
+		opts := []natsjs.StreamPurgeOpt{natsjs.WithPurgeSubject(filter)}
+		if below > 0 {
+			opts = append(opts, natsjs.WithPurgeSequence(below))
+		}
+		return s.Purge(ctx, opts...)
+	})
+}

@@ -1,0 +1,165 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+// PublishCommand implements bus.Inputs.
+func (b *Bus) PublishCommand(ctx context.Context, subject string, h map[string]string, body []byte) (uint64, error) {
+	if !strings.HasPrefix(subject, "drover.cmd.") {
+		return 0, fmt.Errorf("not a subject of a captured command: %q", subject)
+	}
+	if len(body) > bus.CommandBytesMax {
+		return 0, fmt.Errorf("%w: command of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.CommandBytesMax)
+	}
+	seq, err := b.publish(ctx, &nats.Msg{Subject: subject, Header: header(h), Data: body})
+	if err != nil {
+		return 0, fmt.Errorf("publish command: %w", err)
+	}
+	return seq, nil
+}
+
+// Commands implements bus.Inputs.
+func (b *Bus) Commands(ctx context.Context, partition int) (bus.Inbox, error) {
+	return b.openInbox(ctx, streamCommands, partition)
+}
+
+// PublishResult implements bus.Inputs.
+func (b *Bus) PublishResult(ctx context.Context, subject string, h map[string]string, body []byte) error {
+	if _, err := bus.ParseResultSubject(subject); err != nil {
+		return err
+	}
+	if len(body) > bus.BodyBytesMax {
+		return fmt.Errorf("%w: result of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.BodyBytesMax)
+	}
+	if _, err := b.publish(ctx, &nats.Msg{Subject: subject, Header: header(h), Data: body}); err != nil {
+		return fmt.Errorf("publish result: %w", err)
+	}
+	return nil
+}
+
+// Results implements bus.Inputs.
+func (b *Bus) Results(ctx context.Context, partition int) (bus.Inbox, error) {
+	return b.openInbox(ctx, streamResults, partition)
+}
+
+// Ask implements bus.Inputs. While a partition changes hands two may answer: the first answer counts.
+func (b *Bus) Ask(ctx context.Context, partition int, r bus.Request) (bus.Request, error) {
+	m := &nats.Msg{Subject: bus.AskSubject(partition), Header: header(r.Header), Data: r.Body}
+	m.Header[bus.HeaderVerb] = []string{clean(r.Verb)}
+	reply, err := b.ask(ctx, m)
+	if err != nil {
+		return bus.Request{}, fmt.Errorf("ask partition %d: %w", partition, err)
+	}
+	return request(reply), nil
+}
+
+// askWait is how long a request waits whose context has no deadline.
+const askWait = time.Minute
+
+// ask waits for a reply until ctx ends; ErrNoOwner if nobody listens.
+func (b *Bus) ask(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	wait := askWait
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = time.Until(deadline) + 2*callSweep // ctx ends it
+	}
+	p := b.calls.send(m, wait, nil)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		b.calls.finish(p.id, nil, ctx.Err())
+		<-p.done
+	}
+	if errors.Is(p.err, errNoResponders) {
+		return nil, bus.ErrNoOwner
+	}
+	return p.msg, p.err
+}
+
+// request reads a request, or the reply to one.
+func request(m *nats.Msg) bus.Request {
+	r := bus.Request{Verb: first(m.Header, bus.HeaderVerb), Header: make(map[string]string, len(m.Header)), Body: m.Data}
+	for name := range m.Header {
+		if name != bus.HeaderVerb {
+			r.Header[name] = first(m.Header, name)
+		}
+	}
+	return r
+}
+
+// ServeAsks implements bus.Inputs.
+func (b *Bus) ServeAsks(partition int, h bus.RequestHandler) (func(), error) {
+	sub, err := b.nc.Subscribe(bus.AskSubject(partition), func(m *nats.Msg) {
+		var once sync.Once
+		verb := first(m.Header, bus.HeaderVerb)
+		h(request(m), func(rh map[string]string, body []byte) {
+			once.Do(func() {
+				if m.Reply == "" {
+					return
+				}
+				reply := &nats.Msg{Subject: m.Reply, Header: header(rh), Data: body}
+				reply.Header[bus.HeaderVerb] = []string{verb}
+				_ = b.nc.PublishMsg(reply) // who asked will ask again
+			})
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("serve partition %d: %w", partition, b.explain(err))
+	}
+	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
+	// Whoever asks after this returned must find us.
+	if err := b.nc.FlushTimeout(apiTry); err != nil {
+		stop()
+		return nil, fmt.Errorf("serve partition %d: %w", partition, b.explain(err))
+	}
+	return stop, nil
+}
+
+// PublishRefusal implements bus.Inputs.
+func (b *Bus) PublishRefusal(ctx context.Context, project, requestID string, h map[string]string, body []byte) error {
+	m := &nats.Msg{Subject: bus.RefusedSubject(project, requestID), Header: header(h), Data: body}
+	if _, err := b.publish(ctx, m); err != nil {
+		return fmt.Errorf("publish refusal: %w", err)
+	}
+	return nil
+}
+
+// Backlog implements bus.Inputs.
+func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64, time.Time, error) {
+	if stream != streamCommands && stream != streamResults {
+		return 0, time.Time{}, fmt.Errorf("backlog: no stream of inputs: %q", stream)
+	}
+	// Both are work queues: what is stored is not settled.
+	filter := inboxFilter(stream, partition)
+	info, err := b.streamInfo(ctx, stream, natsjs.WithSubjectFilter(filter))
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
+	}
+	var n uint64
+	for count := range maps.Values(info.State.Subjects) {
+		n += count
+	}
+	if n == 0 {
+		return 0, time.Time{}, nil
+	}
+	oldest, err := b.leaderGet(ctx, stream, getRequest{Seq: 1, NextFor: filter})
+	if errors.Is(err, bus.ErrNotFound) {
+		return 0, time.Time{}, nil // settled meanwhile
+	}
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("backlog: partition %s: %w", strconv.Itoa(partition), err)
+	}
+	return n, oldest.Time, nil
+}

@@ -1,0 +1,244 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+const (
+	readBatch = 256
+	// readIdle is when the server drops a reader's consumer that does not ask any more.
+	readIdle = 30 * time.Second
+	// readWait is how long a reader's request waits for messages.
+	readWait = 10 * time.Second
+	// readAgain is how long a reader waits for a replica that is behind.
+	readAgain = 20 * time.Millisecond
+)
+
+// reader reads a stream in order, without acknowledging anything, and begins anew where it was when the connection or
+// the consumer is lost.
+type reader struct {
+	b       *Bus
+	stream  string
+	filters []string
+	policy  natsjs.DeliverPolicy
+	pulls   *pulls
+
+	consumer string // empty: to be made
+	last     uint64 // sequence in the stream of the last message
+	seen     uint64 // sequence in the consumer of the last message
+}
+
+func (b *Bus) newReader(stream string, policy natsjs.DeliverPolicy, filters ...string) (*reader, error) {
+	p, err := b.newPulls(readBatch)
+	if err != nil {
+		return nil, err
+	}
+	return &reader{b: b, stream: stream, filters: filters, policy: policy, pulls: p}, nil
+}
+
+func (r *reader) close() {
+	r.pulls.close()
+	r.drop()
+}
+
+// drop forgets the consumer. Nobody waits for the server to agree: it would drop an idle one itself.
+func (r *reader) drop() {
+	if r.consumer != "" {
+		_ = r.b.nc.Publish("$JS.API.CONSUMER.DELETE."+r.stream+"."+r.consumer, nil)
+		r.consumer = ""
+	}
+}
+
+// bind makes the consumer, if there is none.
+func (r *reader) bind(ctx context.Context) error {
+	if r.consumer != "" {
+		return nil
+	}
+	c := natsjs.ConsumerConfig{
+		Name: "read-" + nuid.Next(), DeliverPolicy: r.policy, AckPolicy: natsjs.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: readIdle,
+	}
+	if len(r.filters) == 1 {
+		c.FilterSubject = r.filters[0]
+	} else {
+		c.FilterSubjects = r.filters
+	}
+	if r.last > 0 {
+		c.DeliverPolicy, c.OptStartSeq = natsjs.DeliverByStartSequencePolicy, r.last+1
+	}
+	err := r.b.retry(ctx, func(ctx context.Context) error {
+		_, err := r.b.js.CreateConsumer(ctx, r.stream, c)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reader of %s: %w", r.stream, err)
+	}
+	r.consumer, r.seen, r.pulls.open = c.Name, 0, false
+	return nil
+}
+
+// next waits for the next message. With end it returns errDrained when nothing is left to read at present.
+func (r *reader) next(ctx context.Context, end bool) (message, error) {
+	for {
+		if err := r.bind(ctx); err != nil {
+			return message{}, err
+		}
+		if !r.pulls.open {
+			wait := readWait
+			if end {
+				wait = 0
+			}
+			if err := r.pulls.ask(r.stream, r.consumer, readBatch, wait, end); err != nil {
+				return message{}, err
+			}
+		}
+		patience := pullSilence
+		if !r.pulls.open {
+			patience = apiPause // the connection is down
+		}
+		silence := time.NewTimer(patience)
+		select {
+		case <-ctx.Done():
+			silence.Stop()
+			return message{}, ctx.Err()
+		case <-r.b.ctx.Done():
+			silence.Stop()
+			return message{}, bus.ErrClosed
+		case <-r.pulls.reconnected:
+			r.pulls.lose()
+			r.drop()
+		case <-silence.C:
+			if r.pulls.lost(time.Now()) {
+				r.drop()
+			}
+		case m := <-r.pulls.in:
+			switch r.pulls.read(m) {
+			case delivered:
+				got, ok, err := r.accept(m)
+				if err != nil || ok {
+					silence.Stop()
+					return got, err
+				}
+			case drained:
+				if end {
+					silence.Stop()
+					return message{}, errDrained
+				}
+			case nobody:
+				// Its leader moves, or it was lost with the server that held it.
+				silence.Stop()
+				select {
+				case <-ctx.Done():
+					return message{}, ctx.Err()
+				case <-time.After(apiPause):
+				}
+				r.drop()
+			case gone:
+				r.consumer = ""
+			case ended, noise:
+			}
+		}
+		silence.Stop()
+	}
+}
+
+// errDrained: nothing is left to read at present.
+var errDrained = errors.New("nothing is left to read")
+
+// accept takes a message if it is the next one; a gap, or a message of an earlier consumer, makes the reader begin
+// anew after the last that it took.
+func (r *reader) accept(m *nats.Msg) (message, bool, error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return message{}, false, fmt.Errorf("reader of %s: %w", r.stream, err)
+	}
+	if meta.Consumer != r.consumer {
+		return message{}, false, nil
+	}
+	if meta.Sequence.Consumer != r.seen+1 {
+		r.drop()
+		return message{}, false, nil
+	}
+	r.seen, r.last = meta.Sequence.Consumer, meta.Sequence.Stream
+	return message{Subject: m.Subject, Seq: meta.Sequence.Stream, Time: meta.Timestamp, Header: m.Header, Data: m.Data}, true, nil
+}
+
+// readToEnd calls each with the last message of every subject of a filter, in the order of the stream, up to the end
+// as the leader knew it at first.
+//
+// A consumer may sit on a replica that is behind. So the stream's last message is made a part of what is read: when it
+// has come, all before it have.
+func (b *Bus) readToEnd(ctx context.Context, stream, filter string, each func(message) error) error {
+	end, err := b.leaderGet(ctx, stream, getRequest{LastFor: ">"})
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil // an empty stream
+	}
+	if err != nil {
+		return err
+	}
+	filters := []string{filter}
+	if !matches(filter, end.Subject) {
+		filters = append(filters, end.Subject)
+	}
+	r, err := b.newReader(stream, natsjs.DeliverLastPerSubjectPolicy, filters...)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for {
+		m, err := r.next(ctx, true)
+		if errors.Is(err, errDrained) {
+			if r.last >= end.Seq {
+				return nil
+			}
+			// Either the replica is behind, or that message was removed since: then the next one's last will do.
+			if _, err := b.leaderGet(ctx, stream, getRequest{Seq: end.Seq}); errors.Is(err, bus.ErrNotFound) {
+				return b.readToEnd(ctx, stream, filter, each)
+			} else if err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(readAgain):
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if matches(filter, m.Subject) {
+			if err := each(m); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// matches says whether a subject falls under a filter.
+func matches(filter, subject string) bool {
+	for {
+		f, frest, fmore := strings.Cut(filter, ".")
+		s, srest, smore := strings.Cut(subject, ".")
+		if f == ">" {
+			return true
+		}
+		if f != "*" && f != s || fmore != smore {
+			return false
+		}
+		if !fmore {
+			return true
+		}
+		filter, subject = frest, srest
+	}
+}

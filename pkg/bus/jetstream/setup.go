@@ -1,0 +1,216 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+// Setup implements bus.Bus. Several processes may do it at once: who comes second finds what the first made.
+func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
+	if err := b.learnPartitions(ctx); err != nil {
+		return nil, fmt.Errorf("setup: %w", err)
+	}
+	want := or(b.options.Partitions, b.Partitions())
+	var drifts []bus.Drift
+	for _, c := range b.options.streams(want) {
+		drift, err := b.setupStream(ctx, c, repair)
+		if err != nil {
+			return nil, fmt.Errorf("setup: stream %s: %w", c.Name, err)
+		}
+		drifts = append(drifts, drift...)
+	}
+	if err := b.learnPartitions(ctx); err != nil {
+		return nil, fmt.Errorf("setup: %w", err)
+	}
+	for _, t := range ticks() {
+		if err := b.setupSchedule(ctx, t); err != nil {
+			return nil, fmt.Errorf("setup: schedule %s: %w", t, err)
+		}
+	}
+	return drifts, nil
+}
+
+func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
+	var have natsjs.StreamConfig
+	err := b.retry(ctx, func(ctx context.Context) error {
+		stream, err := b.js.Stream(ctx, want.Name)
+		if errors.Is(err, natsjs.ErrStreamNotFound) {
+			stream, err = b.js.CreateStream(ctx, want)
+			if errors.Is(err, natsjs.ErrStreamNameAlreadyInUse) {
+				stream, err = b.js.Stream(ctx, want.Name) // another process was first, with other settings
+			}
+		}
+		if err == nil {
+			have = stream.CachedInfo().Config
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	drifts, err := compare(want, have)
+	if err != nil || len(drifts) == 0 || !repair {
+		return drifts, err
+	}
+	// Only what may be changed is changed; the rest keeps its drift.
+	mended, err := mend(have, want, drifts)
+	if err != nil {
+		return nil, err
+	}
+	var left []bus.Drift
+	for _, d := range drifts {
+		if !d.Repairable {
+			left = append(left, d)
+		}
+	}
+	if len(left) == len(drifts) {
+		return left, nil
+	}
+	return left, b.retry(ctx, func(ctx context.Context) error {
+		_, err := b.js.UpdateStream(ctx, mended)
+		return err
+	})
+}
+
+// settings is a configuration as the server writes it, one entry a setting.
+func settings(c natsjs.StreamConfig) (map[string]json.RawMessage, error) {
+	c.Metadata = maps.Clone(c.Metadata)
+	maps.DeleteFunc(c.Metadata, func(k, _ string) bool { return strings.HasPrefix(k, "_nats.") }) // the server's own
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	delete(m, "consumer_limits") // an empty object or none at all
+	return m, nil
+}
+
+// compare lists the settings that differ, in the order of their names.
+func compare(want, have natsjs.StreamConfig) ([]bus.Drift, error) {
+	w, err := settings(want)
+	if err != nil {
+		return nil, err
+	}
+	h, err := settings(have)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Collect(maps.Keys(w))
+	for name := range h {
+		if _, ok := w[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var drifts []bus.Drift
+	for _, name := range names {
+		if string(w[name]) != string(h[name]) {
+			drifts = append(drifts, bus.Drift{Stream: want.Name, Setting: name, Want: plain(w[name]), Have: plain(h[name]),
+				Repairable: repairable(name, w[name], h[name])})
+		}
+	}
+	return drifts, nil
+}
+
+func plain(v json.RawMessage) string {
+	if v == nil {
+		return "unset"
+	}
+	return strings.Trim(string(v), `"`)
+}
+
+// repairable says whether a setting may be changed on a living stream without losing a message or breaking a reader.
+func repairable(name string, want, have json.RawMessage) bool {
+	switch name {
+	case "description", "republish", "allow_direct", "mirror_direct", "num_replicas", "allow_atomic", "discard",
+		"duplicate_window", "deny_purge", "allow_rollup_hdrs", "compression", "placement":
+		return true
+	case "allow_msg_ttl", "allow_msg_schedules":
+		return string(want) == "true" // the server never takes them back
+	case "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size", "max_consumers":
+		// To lower a limit can drop messages. Zero and less mean: none.
+		w, werr := strconv.ParseInt(or(string(want), "0"), 10, 64)
+		h, herr := strconv.ParseInt(or(string(have), "0"), 10, 64)
+		return werr == nil && herr == nil && (w <= 0 || h > 0 && w > h)
+	}
+	return false
+}
+
+// mend is have with the repairable settings of want.
+func mend(have, want natsjs.StreamConfig, drifts []bus.Drift) (natsjs.StreamConfig, error) {
+	var mended natsjs.StreamConfig
+	raw, err := json.Marshal(have)
+	if err != nil {
+		return mended, fmt.Errorf("settings: %w", err)
+	}
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return mended, fmt.Errorf("settings: %w", err)
+	}
+	w, err := settings(want)
+	if err != nil {
+		return mended, err
+	}
+	for _, d := range drifts {
+		if !d.Repairable {
+			continue
+		}
+		if v, ok := w[d.Setting]; ok {
+			m[d.Setting] = v
+		} else {
+			delete(m, d.Setting)
+		}
+	}
+	if raw, err = json.Marshal(m); err != nil {
+		return mended, fmt.Errorf("settings: %w", err)
+	}
+	if err := json.Unmarshal(raw, &mended); err != nil {
+		return mended, fmt.Errorf("settings: %w", err)
+	}
+	return mended, nil
+}
+
+// setupSchedule stores a tick's schedule, unless it is there: storing it again would start its period anew.
+func (b *Bus) setupSchedule(ctx context.Context, t bus.Tick) error {
+	subject := "drover.timer." + string(t)
+	last, err := b.leaderGet(ctx, streamTimers, getRequest{LastFor: subject})
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return err
+	}
+	if err == nil && last.Header.Get("Nats-Schedule") == schedules[t] {
+		return nil
+	}
+	m := nats.NewMsg(subject)
+	m.Header["Nats-Schedule"] = []string{schedules[t]}
+	m.Header["Nats-Schedule-Target"] = []string{"drover.tick." + string(t)}
+	return b.retry(ctx, func(ctx context.Context) error {
+		_, err := b.publish(ctx, m)
+		return err
+	})
+}
+
+// publish stores one message that no CAS guards, and returns its sequence.
+func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	p := b.calls.send(m, callTimeout, parsePubAck)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		b.calls.finish(p.id, nil, ctx.Err())
+		<-p.done
+	}
+	return p.seq, p.err
+}

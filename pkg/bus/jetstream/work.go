@@ -1,0 +1,216 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
+)
+
+const (
+	// workAckPending is how much work of a phase may be unsettled; what waits for Retry counts.
+	workAckPending = 100_000
+	// workPullers is how many Fetch calls of a phase may wait at once, over all workers.
+	workPullers = 4096
+	// workFetchMax is the largest number of deliveries of one Fetch.
+	workFetchMax = 10_000
+	// sourceActive is how recently WORK must have heard of EVENTS: the server sends a heartbeat every second.
+	sourceActive = 3 * time.Second
+)
+
+// EnsurePhase implements bus.Work.
+func (b *Bus) EnsurePhase(ctx context.Context, p bus.Phase) error {
+	err := b.retry(ctx, func(ctx context.Context) error {
+		_, err := b.js.CreateOrUpdateConsumer(ctx, streamWork, natsjs.ConsumerConfig{
+			Durable: p.Consumer(), FilterSubject: p.WorkSubject(), Description: p.Project + "/" + p.Kind + "/" + p.Phase,
+			DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: b.options.WorkAckWait,
+			MaxDeliver: unlimited, MaxAckPending: workAckPending, MaxWaiting: workPullers,
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
+	}
+	return nil
+}
+
+// RemovePhase implements bus.Work.
+func (b *Bus) RemovePhase(ctx context.Context, p bus.Phase) error {
+	err := b.retry(ctx, func(ctx context.Context) error { return b.js.DeleteConsumer(ctx, streamWork, p.Consumer()) })
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
+	}
+	if err := b.purge(ctx, streamWork, p.WorkSubject(), 0); err != nil {
+		return fmt.Errorf("work of phase %s: %w", p.Consumer(), err)
+	}
+	return nil
+}
+
+// puller implements bus.Puller.
+type puller struct {
+	b        *Bus
+	phase    bus.Phase
+	consumer string
+	ackWait  time.Duration
+	pulls    *pulls
+}
+
+// Pull implements bus.Work.
+func (b *Bus) Pull(ctx context.Context, p bus.Phase) (bus.Puller, error) {
+	out := &puller{b: b, phase: p, consumer: p.Consumer()}
+	if err := out.find(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if out.pulls, err = b.newPulls(workFetchMax); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// find asks for the consumer; it is never made here.
+func (p *puller) find(ctx context.Context) error {
+	err := p.b.retry(ctx, func(ctx context.Context) error {
+		c, err := p.b.js.Consumer(ctx, streamWork, p.consumer)
+		if err == nil {
+			p.ackWait = c.CachedInfo().Config.AckWait
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consumer of phase %s: %w", p.consumer, err)
+	}
+	return nil
+}
+
+// AckWait implements bus.Puller.
+func (p *puller) AckWait() time.Duration { return p.ackWait }
+
+// Close implements bus.Puller. What a Fetch that was cut short did not take comes again after AckWait.
+func (p *puller) Close() { p.pulls.close() }
+
+// Fetch implements bus.Puller.
+func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus.Delivery, error) {
+	most = min(max(most, 1), workFetchMax)
+	end := time.Now().Add(wait)
+	var got []bus.Delivery
+	for {
+		left := max(time.Until(end), 0)
+		if left > 0 && left < time.Millisecond {
+			left = 0
+		}
+		if !p.pulls.open {
+			if err := p.pulls.ask(streamWork, p.consumer, most-len(got), left, true); err != nil {
+				return got, err
+			}
+		}
+		// A little longer than the server waits: it says itself when it is over.
+		patience := left + pullSilence
+		if left >= 2*pullHeartbeat {
+			patience = pullSilence
+		}
+		if !p.pulls.open {
+			if patience = apiPause; left == 0 { // the connection is down
+				return got, nil
+			}
+		}
+		timer := time.NewTimer(patience)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			p.pulls.open = false
+			return got, ctx.Err()
+		case <-p.b.ctx.Done():
+			timer.Stop()
+			return got, bus.ErrClosed
+		case <-p.pulls.reconnected:
+			p.pulls.lose()
+		case <-timer.C:
+			p.pulls.open = false // unheard: ask again
+		case m := <-p.pulls.in:
+			switch p.pulls.read(m) {
+			case delivered:
+				d, err := p.b.newDelivery(m)
+				if err != nil {
+					timer.Stop()
+					return got, err
+				}
+				if got = append(got, d); len(got) == most {
+					timer.Stop()
+					return got, nil
+				}
+			case ended, drained:
+				if len(got) > 0 || time.Until(end) <= 0 {
+					timer.Stop()
+					return got, nil
+				}
+			case nobody, gone:
+				timer.Stop()
+				if len(got) > 0 {
+					return got, nil
+				}
+				if err := p.find(ctx); err != nil {
+					return nil, err
+				}
+				select { // it is there, and has no leader at present
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(apiPause):
+				}
+				if time.Until(end) <= 0 {
+					return nil, nil
+				}
+			case noise:
+			}
+		}
+		timer.Stop()
+		if !p.pulls.open && time.Until(end) <= 0 {
+			return got, nil
+		}
+	}
+}
+
+// PublishPoll implements bus.Work.
+func (b *Bus) PublishPoll(ctx context.Context, p bus.Phase, key string, body []byte) error {
+	m := &nats.Msg{Subject: p.WorkSubject(), Header: make(nats.Header, 2), Data: body}
+	m.Header[bus.HeaderPoll] = []string{clean(key)}
+	m.Header[nats.MsgIdHdr] = []string{p.Consumer() + "/" + clean(key)}
+	if _, err := b.publish(ctx, m); err != nil {
+		return fmt.Errorf("publish poll: %w", err)
+	}
+	return nil
+}
+
+// Outstanding implements bus.Work. WORK is a work queue: what is stored is not settled. The server does not say up to
+// which event WORK has been derived, so caughtUp is careful: the source is alive, reports no lag, WORK has stored
+// something since the phase's last dispatch, and that dispatch is older than Options.SourceSettle.
+func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error) {
+	fail := func(err error) (uint64, bool, error) {
+		return 0, false, fmt.Errorf("outstanding work of phase %s: %w", p.Consumer(), err)
+	}
+	dispatched, err := b.leaderGet(ctx, streamEvents, getRequest{
+		LastFor: "drover.log.*.resource." + bus.Token(p.Project) + "." + bus.Token(p.Kind) + ".*.do." + bus.Token(p.Phase)})
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return fail(err)
+	}
+	info, err := b.streamInfo(ctx, streamWork, natsjs.WithSubjectFilter(p.WorkSubject()))
+	if err != nil {
+		return fail(err)
+	}
+	n := info.State.Subjects[p.WorkSubject()]
+	if len(info.Sources) != 1 {
+		return n, false, nil
+	}
+	source := info.Sources[0]
+	caughtUp := source.Error == nil && source.Lag == 0 && source.Active >= 0 && source.Active <= sourceActive
+	if dispatched.Seq > 0 {
+		caughtUp = caughtUp && !info.State.LastTime.Before(dispatched.Time) &&
+			info.TimeStamp.Sub(dispatched.Time) >= b.options.SourceSettle
+	}
+	return n, caughtUp, nil
+}

@@ -1,0 +1,179 @@
+package natsd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Cluster is several servers on loopback that replicate streams among themselves. It is made for tests: members are
+// stopped and started again on the same ports and stores. Not safe for concurrent use.
+type Cluster struct {
+	options []Options
+	members []*Server // nil while stopped
+}
+
+// StartCluster starts n servers with routes between them and returns when their JetStream has a leader. Each member's
+// store is a folder under o.StoreDir; o.Port and o.Name are not used.
+func StartCluster(n int, o Options) (*Cluster, error) {
+	if o.StoreDir == "" || o.Ephemeral {
+		return nil, errors.New("nats cluster: StoreDir is required, and members are not ephemeral")
+	}
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
+	ports, err := freePorts(o.Host, 2*n)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{members: make([]*Server, n)}
+	for i := range n {
+		m := o
+		m.Name = fmt.Sprintf("n%d", i)
+		m.StoreDir = filepath.Join(o.StoreDir, m.Name)
+		m.cluster, m.Port, m.routesPort, m.routes = "drover", ports[i], ports[n+i], ports[n:]
+		c.options = append(c.options, m)
+	}
+	for i := range n {
+		if c.members[i], err = start(c.options[i]); err != nil {
+			return nil, errors.Join(err, c.Shutdown())
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startWait)
+	defer cancel()
+	if err := c.waitLeader(ctx); err != nil {
+		return nil, errors.Join(err, c.Shutdown())
+	}
+	return c, nil
+}
+
+// freePorts finds ports that nobody listens on at this moment.
+func freePorts(host string, n int) (ports []int, err error) {
+	listeners := make([]net.Listener, 0, n)
+	defer func() {
+		for _, l := range listeners {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	for range n {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			return nil, fmt.Errorf("nats cluster: free port: %w", err)
+		}
+		listeners = append(listeners, l)
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// waitLeader waits until every running member serves and one of them leads.
+func (c *Cluster) waitLeader(ctx context.Context) error {
+	for {
+		led, ready := false, true
+		for _, m := range c.members {
+			if m != nil {
+				led = led || m.server.JetStreamIsLeader()
+				ready = ready && m.server.ReadyForConnections(10*time.Millisecond)
+			}
+		}
+		if led && ready {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nats cluster: no leader: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// ClientURL lists all members, running or not, for a client that fails over.
+func (c *Cluster) ClientURL() string {
+	urls := make([]string, len(c.options))
+	for i, o := range c.options {
+		urls[i] = fmt.Sprintf("nats://%s:%d", o.Host, o.Port)
+	}
+	return strings.Join(urls, ",")
+}
+
+// Stop ends one member.
+func (c *Cluster) Stop(i int) error {
+	m := c.members[i]
+	c.members[i] = nil
+	if m == nil {
+		return nil
+	}
+	return m.Shutdown()
+}
+
+// Start starts a member again that was stopped, and returns when the cluster has a leader.
+func (c *Cluster) Start(ctx context.Context, i int) error {
+	m, err := start(c.options[i])
+	if err != nil {
+		return err
+	}
+	c.members[i] = m
+	return c.waitLeader(ctx)
+}
+
+// Leader is the index of the member that leads a stream, or -1.
+func (c *Cluster) Leader(stream string) int {
+	for i, m := range c.members {
+		if m != nil && m.server.JetStreamIsStreamLeader("$G", stream) {
+			return i
+		}
+	}
+	return -1
+}
+
+// StepDown asks the leader of a stream to hand over to another member, and returns when another leads.
+func (c *Cluster) StepDown(ctx context.Context, stream string) error {
+	before := c.Leader(stream)
+	nc, err := nats.Connect(c.ClientURL())
+	if err != nil {
+		return fmt.Errorf("nats cluster: %w", err)
+	}
+	defer nc.Close()
+	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil)
+	if err != nil {
+		return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, err)
+	}
+	var answer struct {
+		Success bool `json:"success"`
+		Error   *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, err)
+	}
+	if answer.Error != nil || !answer.Success {
+		return fmt.Errorf("nats cluster: stepdown of %s was refused: %s", stream, m.Data)
+	}
+	for {
+		if now := c.Leader(stream); now >= 0 && now != before {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Shutdown ends all members.
+func (c *Cluster) Shutdown() error {
+	var errs []error
+	for i := range c.members {
+		errs = append(errs, c.Stop(i))
+	}
+	return errors.Join(errs...)
+}

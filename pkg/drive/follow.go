@@ -1,0 +1,242 @@
+package drive
+
+import (
+	"cmp"
+	"container/heap"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// jobLane is a job whose record may have to follow its resource.
+type jobLane struct {
+	record *job.Record // nil: none yet
+	seq    uint64
+	busy   bool
+	stale  bool // to be loaded before it is decided on
+}
+
+// following reports whether records are out.
+func (ln *lane) following() bool {
+	for _, j := range ln.jobs {
+		if j.busy {
+			return true
+		}
+	}
+	return false
+}
+
+// follow appends the records that the jobs of a committed state call for. It returns how many.
+func (l *Loop) follow(ln *lane) int {
+	n := 0
+	for i := range ln.state.Jobs {
+		ref := ln.state.Jobs[i]
+		j := ln.jobs[ref.ID]
+		if j == nil {
+			j = &jobLane{stale: true}
+			ln.jobs[ref.ID] = j
+		}
+		if l.followOne(ln, j, ref, ln.state.Root(), ln.state.UpdatedAt) {
+			n++
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(ln.jobs)) {
+		if j := ln.jobs[id]; !j.busy && ln.state.JobByID(id) == nil {
+			delete(ln.jobs, id)
+		}
+	}
+	return n
+}
+
+// followOne appends the record of one job, and tries again on what the log holds when it was not the first.
+func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at time.Time) bool {
+	if j.busy {
+		return false // its answer looks again
+	}
+	if j.stale {
+		_, loaded, err := l.port.Load(nil, []JobKey{{ln.key.Project, ref.ID}})
+		if err != nil {
+			return false // the sweep comes back to it
+		}
+		j.record, j.seq, j.stale = known(loaded[0]), loaded[0].Seq, false
+	}
+	record, due := job.Derive(root, ref, j.record)
+	if !due {
+		return false
+	}
+	from := job.None
+	if j.record != nil {
+		from = j.record.State
+	}
+	j.busy = true
+	l.send(Record{Expect: j.seq, Job: &JobRecord{From: from, Record: record, At: at}}, func(seq uint64, err error) {
+		j.busy = false
+		switch {
+		case errors.Is(err, ErrRefused):
+			return
+		case err != nil:
+			j.stale = true
+			l.followOne(ln, j, ref, root, at)
+		default:
+			j.record, j.seq = &record, seq
+			if record.State.Final() {
+				l.ended.add(record.EndedAt.Add(l.limits.JobRetention), JobKey{ln.key.Project, ref.ID}, seq)
+			}
+		}
+		if ln.loaded && !ln.busy {
+			l.follow(ln) // the state may have moved on meanwhile
+		}
+		l.rest(ln)
+	})
+	return true
+}
+
+// repair brings the records of just loaded resources up to their states, before anything is decided on them: a crash
+// may have come between a resource's event and its job's.
+func (l *Loop) repair(lanes []*lane) {
+	var keys []JobKey
+	for _, ln := range lanes {
+		for i := range ln.state.Jobs {
+			keys = append(keys, JobKey{ln.key.Project, ln.state.Jobs[i].ID})
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	for start := 0; start < len(keys); start += loadTogether {
+		end := min(start+loadTogether, len(keys))
+		_, loaded, err := l.port.Load(nil, keys[start:end])
+		if err != nil {
+			continue // follow loads each when it needs it
+		}
+		at := 0
+		for _, ln := range lanes {
+			for i := range ln.state.Jobs {
+				if at >= start && at < end {
+					id := ln.state.Jobs[i].ID
+					if j := ln.jobs[id]; j == nil || !j.busy {
+						ln.jobs[id] = &jobLane{record: known(loaded[at-start]), seq: loaded[at-start].Seq}
+					}
+				}
+				at++
+			}
+		}
+	}
+	for _, ln := range lanes {
+		l.follow(ln)
+	}
+}
+
+// Adopt takes over one resource that the log holds. jobs looks up the records of the partition, which the shell read
+// beforehand. Call it for every resource of the partition before the first Offer, then Begin.
+func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
+	l.see(s.UpdatedAt)
+	l.track(s.Key, &s, seq)
+	behind := false
+	for i := range s.Jobs {
+		j, ok := jobs(s.Jobs[i].ID)
+		prior := known(j)
+		if !ok {
+			prior = nil
+		}
+		if _, due := job.Derive(s.Root(), s.Jobs[i], prior); due {
+			behind = true
+		}
+	}
+	if !behind && (s.Gone || s.Job() == nil) {
+		return
+	}
+	ln := l.lane(s.Key)
+	ln.state, ln.seq, ln.loaded = s, seq, true
+	for i := range s.Jobs {
+		j, _ := jobs(s.Jobs[i].ID)
+		ln.jobs[s.Jobs[i].ID] = &jobLane{record: known(j), seq: j.Seq}
+	}
+	l.rest(ln)
+}
+
+// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten.
+func (l *Loop) AdoptJob(k JobKey, j LoadedJob) {
+	if j.Record.Gone || j.Record.State.Final() {
+		l.ended.add(j.Record.EndedAt.Add(l.limits.JobRetention), k, j.Seq)
+	}
+}
+
+// Begin takes the first steps after a takeover: records that are behind, jobs that can go on, times that are past.
+func (l *Loop) Begin(now time.Time) {
+	l.see(now)
+	for _, key := range sortedKeys(l.live) {
+		if ln := l.lanes[key]; ln != nil && ln.loaded {
+			l.follow(ln)
+		}
+		l.tell(key, resource.Input{Kind: resource.OnContinue, At: l.now})
+	}
+	for _, key := range sortedLanes(l.lanes) {
+		if ln := l.lanes[key]; ln.loaded {
+			l.follow(ln)
+			l.rest(ln)
+		}
+	}
+	for _, key := range sortedKeys(l.gone) {
+		l.forget(key)
+	}
+	l.Tick(now)
+}
+
+func sortedKeys[V any](m map[resource.Key]V) []resource.Key {
+	return slices.SortedFunc(maps.Keys(m), compareKeys)
+}
+
+func sortedLanes(m map[resource.Key]*lane) []resource.Key { return sortedKeys(m) }
+
+func compareKeys(a, b resource.Key) int {
+	return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+// endedJobs is a heap of final jobs by the time at which they are forgotten.
+type endedJobs []endedJob
+
+type endedJob struct {
+	at  time.Time
+	key JobKey
+	seq uint64
+}
+
+func (e endedJobs) Len() int           { return len(e) }
+func (e endedJobs) Less(i, j int) bool { return e[i].at.Before(e[j].at) }
+func (e endedJobs) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+
+// Push implements heap.Interface.
+func (e *endedJobs) Push(x any) { *e = append(*e, x.(endedJob)) }
+
+// Pop implements heap.Interface.
+func (e *endedJobs) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}
+
+func (e *endedJobs) add(at time.Time, key JobKey, seq uint64) { heap.Push(e, endedJob{at, key, seq}) }
+
+// forgetJobs removes the jobs whose retention is over; a sweep does at most forgetTogether of them.
+func (l *Loop) forgetJobs(now time.Time) int {
+	n := 0
+	for ; n < forgetTogether && len(l.ended) > 0 && !l.ended[0].at.After(now); n++ {
+		e := heap.Pop(&l.ended).(endedJob)
+		l.out++
+		l.port.ForgetJob(e.key, e.seq, func(err error) {
+			l.out--
+			if err != nil && !errors.Is(err, ErrLost) {
+				l.ended.add(now.Add(time.Minute), e.key, e.seq)
+			}
+		})
+	}
+	return n
+}
+
+const forgetTogether = 64

@@ -1,0 +1,587 @@
+package drive
+
+import (
+	"container/list"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/engine/sweep"
+)
+
+// Loop drives the resources of one partition. It belongs to one goroutine.
+type Loop struct {
+	port   Port
+	limits Limits
+	now    time.Time // latest time that came in
+	lanes  map[resource.Key]*lane
+	idle   *list.List // lanes with nothing to do, oldest first
+	live   map[resource.Key]struct{}
+	due    dueTimes
+	gone   map[resource.Key]uint64 // buried, not yet forgotten: sequence
+	ended  endedJobs
+	out    int // appends without an answer
+	stats  Stats
+}
+
+// Stats counts what a Loop did since it was made.
+type Stats struct {
+	Steps, Events, Lost, Polls, Fenced, Swept uint64
+	Live                                      int // resources with a job that is not final
+	Lanes                                     int // resources in memory
+	Appends                                   int // out at present
+}
+
+// New returns a Loop that knows nothing yet; Adopt tells it what the log holds.
+func New(port Port, limits Limits) *Loop {
+	return &Loop{
+		port: port, limits: limits.withDefaults(),
+		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
+	}
+}
+
+// lane is one resource in memory: its state, and the inputs that wait for it, in order.
+type lane struct {
+	key    resource.Key
+	state  resource.State
+	seq    uint64
+	loaded bool
+	busy   bool // an append is out
+	queue  []*item
+	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
+	polls  map[string]*poll    // Sleeping phases, by name
+	idleAt *list.Element
+}
+
+// item is one input on its way.
+type item struct {
+	Input
+	tries    int
+	own      bool // made by the Loop itself: nothing to settle
+	specSent bool // the spec of an apply is in the log
+}
+
+// poll is what the owner remembers of a Sleeping phase between events. Losing it costs a poll, no more.
+type poll struct {
+	next time.Time // not before
+	sent time.Time // zero: none is out
+	n    uint64
+}
+
+// Ready reports whether more inputs should be offered: back pressure ends at the streams' limits.
+func (l *Loop) Ready() bool { return l.out < l.limits.Appends }
+
+// Idle reports whether nothing is under way.
+func (l *Loop) Idle() bool { return l.out == 0 }
+
+// Stats returns the counters.
+func (l *Loop) Stats() Stats {
+	s := l.stats
+	s.Live, s.Lanes, s.Appends = len(l.live), len(l.lanes), l.out
+	return s
+}
+
+// NextDue is when Tick has something to do; zero: no time is known.
+func (l *Loop) NextDue() time.Time { return l.due.next() }
+
+// Offer takes inputs, in order. Resources and jobs that are not in memory are loaded together.
+func (l *Loop) Offer(inputs []Input) {
+	var missing, touched, asked []*lane
+	var keys []resource.Key
+	var jobs []JobKey
+	for i := range inputs {
+		in := inputs[i]
+		l.see(in.Input.At)
+		ln := l.lane(in.Key)
+		ln.queue = append(ln.queue, &item{Input: in})
+		if !ln.loaded && len(ln.queue) == 1 {
+			missing, keys = append(missing, ln), append(keys, ln.key)
+		}
+		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil {
+			asked, jobs = append(asked, ln), append(jobs, JobKey{c.Key.Project, c.JobID})
+		}
+		touched = append(touched, ln)
+	}
+	if len(keys)+len(jobs) > 0 {
+		if loaded, loadedJobs, err := l.port.Load(keys, jobs); err == nil { // else run tries again, and hands back
+			for i, ln := range asked {
+				if ln.jobs[jobs[i].ID] == nil {
+					ln.jobs[jobs[i].ID] = &jobLane{record: known(loadedJobs[i]), seq: loadedJobs[i].Seq}
+				}
+			}
+			for i, ln := range missing {
+				l.set(ln, loaded[i].State, loaded[i].Seq)
+			}
+			l.repair(missing)
+		}
+	}
+	for _, ln := range touched {
+		l.run(ln)
+	}
+}
+
+// Tick tells the time: what is due is stepped.
+func (l *Loop) Tick(now time.Time) {
+	l.see(now)
+	for {
+		key, ok := l.due.past(l.now)
+		if !ok {
+			return
+		}
+		l.tell(key, resource.Input{Kind: resource.OnDue, At: l.now})
+	}
+}
+
+func (l *Loop) see(at time.Time) {
+	if at.After(l.now) {
+		l.now = at
+	}
+}
+
+// tell gives a resource an input of the Loop's own.
+func (l *Loop) tell(key resource.Key, in resource.Input) {
+	ln := l.lane(key)
+	ln.queue = append(ln.queue, &item{Input: Input{Key: key, Input: in}, own: true})
+	l.run(ln)
+}
+
+func (l *Loop) lane(key resource.Key) *lane {
+	ln := l.lanes[key]
+	if ln == nil {
+		ln = &lane{key: key, jobs: map[string]*jobLane{}, polls: map[string]*poll{}}
+		l.lanes[key] = ln
+	}
+	if ln.idleAt != nil {
+		l.idle.Remove(ln.idleAt)
+		ln.idleAt = nil
+	}
+	return ln
+}
+
+// rest puts a lane with nothing to do at the end of the idle ones, and forgets the oldest over the limit.
+func (l *Loop) rest(ln *lane) {
+	if ln.busy || len(ln.queue) > 0 || ln.following() || ln.idleAt != nil {
+		return
+	}
+	ln.idleAt = l.idle.PushBack(ln)
+	for l.idle.Len() > l.limits.CachedStates {
+		oldest := l.idle.Front()
+		l.idle.Remove(oldest)
+		delete(l.lanes, oldest.Value.(*lane).key)
+	}
+}
+
+// loadAll loads lanes together. What cannot be loaded now stays unloaded: run hands its inputs back.
+func (l *Loop) loadAll(lanes []*lane) {
+	if len(lanes) == 0 {
+		return
+	}
+	keys := make([]resource.Key, len(lanes))
+	for i, ln := range lanes {
+		keys[i] = ln.key
+	}
+	loaded, _, err := l.port.Load(keys, nil)
+	if err != nil {
+		return
+	}
+	for i, ln := range lanes {
+		l.set(ln, loaded[i].State, loaded[i].Seq)
+	}
+	l.repair(lanes)
+}
+
+// set makes a state the lane's present one.
+func (l *Loop) set(ln *lane, s resource.State, seq uint64) {
+	if ln.state.UID != s.UID {
+		clear(ln.polls)
+	}
+	ln.state, ln.seq, ln.loaded = s, seq, true
+	for name := range ln.polls {
+		if p := s.Phase(name); p == nil || p.Status != resource.Sleeping || p.Retrying {
+			delete(ln.polls, name)
+		}
+	}
+	l.track(ln.key, &ln.state, seq)
+}
+
+// track keeps what must be known of a resource that is not in memory: whether it is live, due, or to be forgotten.
+func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
+	if s.Exists() && s.Job() != nil {
+		l.live[key] = struct{}{}
+	} else {
+		delete(l.live, key)
+	}
+	if s.Gone {
+		l.gone[key] = seq
+	} else {
+		delete(l.gone, key)
+		l.due.add(s.NextDue(), key)
+	}
+}
+
+// run steps the inputs of a lane until one has to wait for its append.
+func (l *Loop) run(ln *lane) {
+	for !ln.busy && len(ln.queue) > 0 {
+		if !ln.loaded {
+			l.loadAll([]*lane{ln})
+			if !ln.loaded {
+				l.handBack(ln, errors.New("the log could not be read"))
+				return
+			}
+		}
+		it := ln.queue[0]
+		if it.tries++; it.tries > l.limits.StepsMax {
+			ln.queue = ln.queue[1:]
+			it.back(errors.New("other writers were first, again and again"))
+			continue
+		}
+		if it.Input.Input.Kind == resource.OnCommand && it.Input.Input.Command.Key.Kind == BlueprintKind {
+			l.applyBlueprint(ln, it)
+			continue
+		}
+		l.step(ln, it)
+	}
+	l.rest(ln)
+}
+
+func (l *Loop) handBack(ln *lane, err error) {
+	queue := ln.queue
+	ln.queue = nil
+	for _, it := range queue {
+		if it.own {
+			continue
+		}
+		it.back(err)
+	}
+	l.rest(ln)
+}
+
+// step takes one step of one resource.
+func (l *Loop) step(ln *lane, it *item) {
+	in := it.Input.Input
+	env, err := l.env(ln, &in)
+	if err != nil {
+		l.pop(ln)
+		it.back(err)
+		return
+	}
+	if in.Kind == resource.OnCommand {
+		if err := l.prepare(ln, it, &in); err != nil {
+			l.pop(ln)
+			it.back(err)
+			return
+		}
+		if ln.busy {
+			return // the spec goes first
+		}
+	}
+	l.stats.Steps++
+	after, fx := resource.Step(ln.state, in, env)
+	if len(fx.Notes) > 0 {
+		l.port.Note(ln.key, in, fx.Notes)
+		for _, n := range fx.Notes {
+			if n.Code == resource.NoteFenced {
+				l.stats.Fenced++
+			}
+		}
+	}
+	l.answered(ln, &in)
+	if fx.Event == nil {
+		l.pop(ln)
+		l.act(ln, fx)
+		finish(it, fx)
+		return
+	}
+	l.append(ln, it, after, fx)
+}
+
+// append records what a step decided; the rest of its effects follow when it is stored.
+func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effects) {
+	ln.busy = true
+	l.send(Record{
+		Expect:   ln.seq,
+		Resource: &ResourceRecord{Event: *fx.Event, State: after, At: after.UpdatedAt},
+	}, func(seq uint64, err error) {
+		ln.busy = false
+		switch {
+		case errors.Is(err, ErrRefused):
+			l.pop(ln)
+			it.aside(err.Error())
+		case err != nil:
+			l.stats.Lost++
+			ln.loaded = false // the state that won decides; the input is stepped again
+		default:
+			l.stats.Events++
+			l.pop(ln)
+			l.set(ln, after, seq)
+			l.follow(ln)
+			l.act(ln, fx)
+			finish(it, fx)
+			if fx.More {
+				more := &item{Input: Input{Key: ln.key, Input: resource.Input{
+					Kind: resource.OnContinue, At: after.UpdatedAt, Traceparent: it.Input.Input.Traceparent,
+				}}, own: true}
+				ln.queue = append([]*item{more}, ln.queue...)
+			}
+			if after.Gone {
+				l.forget(ln.key)
+			}
+		}
+		l.run(ln)
+	})
+}
+
+func (l *Loop) send(r Record, done func(uint64, error)) {
+	l.out++
+	l.port.Append(r, func(seq uint64, err error) {
+		l.out--
+		done(seq, err)
+	})
+}
+
+func (l *Loop) pop(ln *lane) {
+	ln.queue[0] = nil
+	ln.queue = ln.queue[1:]
+}
+
+// finish settles an input that was applied, or that means nothing.
+func finish(it *item, fx resource.Effects) {
+	if it.own {
+		return
+	}
+	if fx.Reply != nil && it.Reply != nil {
+		it.Reply(*fx.Reply)
+		return
+	}
+	it.settle()
+}
+
+// act sends the polls, and remembers when the next ones are due.
+func (l *Loop) act(ln *lane, fx resource.Effects) {
+	for _, due := range fx.NextPoll {
+		p := ln.poll(due.Phase)
+		p.next, p.sent = due.Due, time.Time{}
+		l.due.add(due.Due, ln.key)
+	}
+	for _, f := range fx.Polls {
+		p := ln.poll(f.Phase)
+		if p.next.After(l.now) || !p.sent.IsZero() && l.now.Before(p.sent.Add(l.limits.PollLease)) {
+			continue
+		}
+		p.sent = l.now
+		p.n++
+		l.stats.Polls++
+		l.port.Poll(&ln.state, f, f.UID+"/"+f.Phase+"/"+strconv.FormatUint(uint64(f.Attempt), 10)+"/"+
+			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
+		l.due.add(l.now.Add(l.limits.PollLease), ln.key)
+	}
+}
+
+func (ln *lane) poll(phase string) *poll {
+	p := ln.polls[phase]
+	if p == nil {
+		p = &poll{}
+		ln.polls[phase] = p
+	}
+	return p
+}
+
+// answered notes that the poll of a phase is no longer out.
+func (l *Loop) answered(ln *lane, in *resource.Input) {
+	if in.Kind != resource.OnResult || in.Result.Outcome == resource.OutcomeRunning {
+		return
+	}
+	if p := ln.polls[in.Result.Fence.Phase]; p != nil {
+		p.sent = time.Time{}
+	}
+}
+
+// env gathers what the step may consult. A command sees the kind's present blueprint, which its job will pin; all else
+// the one that the job pinned.
+func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
+	var env resource.Env
+	s := &ln.state
+	switch {
+	case in.Kind == resource.OnCommand:
+		if in.Command.Key.Kind == resource.ListenerKind {
+			return env, nil
+		}
+		fresh := in.Command.Verb != resource.VerbApply || !s.Exists()
+		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, fresh)
+		if err != nil {
+			return env, err
+		}
+		env.Blueprint = present.Blueprint
+	case s.Exists():
+		j := s.Job()
+		if j == nil {
+			j = s.FlowJob()
+		}
+		if j == nil || j.Blueprint == "" {
+			return env, nil
+		}
+		bp, err := l.port.Blueprint(ln.key.Project, ln.key.Kind, j.Blueprint)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return env, err
+		}
+		env.Blueprint = bp
+	}
+	if !hasConstraint(env.Blueprint) || !s.Exists() {
+		return env, nil
+	}
+	spec, err := l.port.Spec(ln.key, s.SpecDigest)
+	if err != nil {
+		return env, err
+	}
+	env.When = func(expression string, at *resource.State) (bool, error) { return l.port.When(expression, spec, at) }
+	return env, nil
+}
+
+func hasConstraint(bp *blueprint.Blueprint) bool {
+	if bp == nil {
+		return false
+	}
+	for i := range bp.Phases {
+		if bp.Phases[i].When != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// prepare completes a command: the job that the same request made before, the polls that are out; and sends the spec of
+// an apply ahead, so that no state ever names a spec that the log does not hold.
+func (l *Loop) prepare(ln *lane, it *item, in *resource.Input) error {
+	c := *in.Command
+	in.Command = &c
+	for name, p := range ln.polls {
+		if !p.sent.IsZero() && l.now.Before(p.sent.Add(l.limits.PollLease)) {
+			in.Polling = append(in.Polling, name)
+		}
+	}
+	if ln.state.JobByID(c.JobID) == nil {
+		j := ln.jobs[c.JobID]
+		if j == nil || j.stale {
+			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
+			if err != nil {
+				return err
+			}
+			j = &jobLane{seq: jobs[0].Seq, record: known(jobs[0])}
+			ln.jobs[c.JobID] = j
+		}
+		if j.record != nil {
+			c.Known = &resource.KnownJob{Digest: j.record.Digest}
+		}
+	}
+	// A new resource brings its spec even where the log still holds the same one: that of an earlier resource of this
+	// name may be about to be forgotten.
+	if c.Verb != resource.VerbApply || c.Known != nil || it.specSent || ln.state.Exists() && ln.state.SpecDigest == c.SpecDigest {
+		return nil
+	}
+	_, seq, err := l.port.SpecSeq(ln.key)
+	if err != nil {
+		return err
+	}
+	ln.busy = true
+	l.send(Record{Expect: seq, Spec: &SpecRecord{Key: ln.key, Digest: c.SpecDigest, JSON: string(it.Spec), At: in.At}},
+		func(_ uint64, err error) {
+			ln.busy = false
+			it.specSent = err == nil
+			if errors.Is(err, ErrRefused) {
+				l.pop(ln)
+				it.aside(err.Error())
+			}
+			l.run(ln) // the command is prepared again, and finds its spec
+		})
+	return nil
+}
+
+// Sweep finds what is outstanding and moves it: lost hand-outs, overdue times, jobs that could go on, records that do
+// not follow, what is gone and not forgotten. drained says whether nothing of a phase's work is out anywhere.
+func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resource.Key) bool) SweepReport {
+	l.see(now)
+	report := SweepReport{Resources: len(l.live)}
+	var lanes []*lane
+	var missing []*lane
+	for _, key := range sortedKeys(l.live) {
+		ln := l.lane(key)
+		lanes = append(lanes, ln)
+		if !ln.loaded && !ln.busy {
+			missing = append(missing, ln)
+		}
+	}
+	for len(missing) > 0 {
+		n := min(len(missing), loadTogether)
+		l.loadAll(missing[:n])
+		missing = missing[n:]
+	}
+	for _, ln := range lanes {
+		if !ln.loaded || ln.busy || len(ln.queue) > 0 {
+			l.rest(ln)
+			continue
+		}
+		for _, ask := range sweep.Find(&ln.state, sweep.Observation{
+			At: now, Grace: sweepGrace, Drained: func(phase string) bool { return drained(ln.key.Kind, phase, ln.key) },
+		}) {
+			switch ask.Input.Kind {
+			case resource.OnLost:
+				report.Lost++
+			case resource.OnDue:
+				report.Overdue++
+			}
+			l.stats.Swept++
+			l.tell(ln.key, ask.Input)
+		}
+		report.Unrecorded += l.follow(ln)
+		l.rest(ln)
+	}
+	for _, key := range sortedKeys(l.gone) {
+		report.Forgotten++
+		l.forget(key)
+	}
+	report.Forgotten += l.forgetJobs(now)
+	return report
+}
+
+// SweepReport says what a sweep found.
+type SweepReport struct {
+	Lost       int `json:"lost"`
+	Overdue    int `json:"overdue"`
+	Forgotten  int `json:"forgotten"`
+	Unrecorded int `json:"unrecorded"`
+	Resources  int `json:"resources"`
+}
+
+const (
+	loadTogether = 256              // resources of one load
+	sweepGrace   = 10 * time.Second // age before a hand-out may be called lost
+)
+
+func (l *Loop) forget(key resource.Key) {
+	seq, ok := l.gone[key]
+	if !ok {
+		return
+	}
+	l.out++
+	l.port.ForgetResource(key, seq, func(err error) {
+		l.out--
+		if err == nil && l.gone[key] == seq {
+			delete(l.gone, key)
+		}
+		if errors.Is(err, ErrLost) {
+			delete(l.gone, key) // it lives again
+		}
+	})
+}
+
+// known is the record of a loaded job, or nil.
+func known(j LoadedJob) *job.Record {
+	if j.Seq == 0 || j.Record.Gone {
+		return nil
+	}
+	r := j.Record
+	return &r
+}

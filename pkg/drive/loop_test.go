@@ -1,0 +1,449 @@
+package drive_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/audit"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// world is the log and the workers that all Loops of a test share: one partition, in memory, on the test's own clock.
+type world struct {
+	t       *testing.T
+	random  *rand.Rand
+	now     time.Time
+	seq     uint64
+	states  map[resource.Key]drive.Loaded
+	jobs    map[drive.JobKey]drive.LoadedJob
+	specs   map[resource.Key]drive.SpecRecord
+	specSeq map[resource.Key]uint64
+	bp      *blueprint.Blueprint
+	work    []work // handed out, not yet answered
+	results []resource.Result
+	resKeys []resource.Key
+	done    map[string]int // completions by uid, phase and attempt, as the log recorded them
+	begun   map[string]int // hand-outs recorded after the completion of the same job and phase
+	events  int
+	unread  bool // Load fails
+}
+
+type work struct {
+	key   resource.Key
+	fence resource.Fence
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	return &world{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		states: map[resource.Key]drive.Loaded{}, jobs: map[drive.JobKey]drive.LoadedJob{},
+		specs: map[resource.Key]drive.SpecRecord{}, specSeq: map[resource.Key]uint64{},
+		done: map[string]int{}, begun: map[string]int{},
+		bp: &blueprint.Blueprint{
+			Project: "p", Kind: "node", Digest: "d1",
+			Lifecycle: blueprint.Lifecycle{
+				Name: "node", Delete: "terminate", OnTargetChange: blueprint.Cancel, OnFailure: blueprint.Continue,
+				Flows: []blueprint.Flow{
+					{Verb: "start", Path: []string{"Allocation", "Configuration"}, Target: "Started"},
+					{Verb: "terminate", Path: []string{"Leaving"}, Target: "Terminated"},
+				},
+			},
+			Phases: []blueprint.Phase{
+				{Name: "disk", States: []string{"Allocation"}},
+				{Name: "net", States: []string{"Allocation"}, Interval: time.Second},
+				{Name: "boot", States: []string{"Allocation"}, DependsOn: []string{"disk"}, Timeout: time.Hour},
+				{Name: "files", States: []string{"Configuration"}, Retry: blueprint.Retry{Attempts: 3, Delay: time.Second}},
+				{Name: "stop", States: []string{"Leaving"}},
+			},
+		},
+	}
+}
+
+// store applies a record under compare and set, as the log does.
+func (w *world) store(r drive.Record) (uint64, error) {
+	switch {
+	case r.Resource != nil:
+		key := r.Resource.State.Key
+		before := w.states[key]
+		if before.Seq != r.Expect {
+			return 0, drive.ErrLost
+		}
+		after := r.Resource.State
+		require.Empty(w.t, audit.Resource(after, w.bp), "%+v", after)
+		prior := before.State
+		if prior.Gone {
+			prior = resource.State{UID: prior.UID, Gone: true, UpdatedAt: prior.UpdatedAt}
+		}
+		require.Empty(w.t, audit.Transition(prior, after))
+		for i := range after.Phases {
+			p := &after.Phases[i]
+			if p.Status == resource.Completed {
+				w.done[fmt.Sprintf("%s/%s/%d", after.UID, p.Name, p.Attempt)]++
+			}
+		}
+		w.seq++
+		w.events++
+		w.states[key] = drive.Loaded{State: after, Seq: w.seq}
+		if d := r.Resource.Event.Dispatch; d != nil {
+			if n := w.done[fmt.Sprintf("%s/%s/%d", after.UID, d.Fence.Phase, d.Fence.Attempt)]; n > 0 {
+				w.t.Fatalf("phase %s was handed out again in the attempt that completed", d.Fence.Phase)
+			}
+			w.work = append(w.work, work{key, d.Fence})
+		}
+	case r.Job != nil:
+		k := drive.JobKey{Project: r.Job.Record.Project, ID: r.Job.Record.ID}
+		if w.jobs[k].Seq != r.Expect {
+			return 0, drive.ErrLost
+		}
+		require.True(w.t, job.May(r.Job.From, r.Job.Record.State), "job %s: %s to %s", k.ID, r.Job.From, r.Job.Record.State)
+		w.seq++
+		w.jobs[k] = drive.LoadedJob{Record: r.Job.Record, Seq: w.seq}
+	case r.Spec != nil:
+		if w.specSeq[r.Spec.Key] != r.Expect {
+			return 0, drive.ErrLost
+		}
+		w.seq++
+		w.specs[r.Spec.Key], w.specSeq[r.Spec.Key] = *r.Spec, w.seq
+	}
+	return w.seq, nil
+}
+
+// shell is one Loop's Port: what it sent and was not yet answered.
+type shell struct {
+	*world
+	loop *drive.Loop
+	sent []func()
+	dead bool
+}
+
+func (w *world) start() *shell {
+	s := &shell{world: w}
+	s.loop = drive.New(s, drive.Limits{PollLease: 5 * time.Second})
+	for _, k := range slices.SortedFunc(maps.Keys(w.jobs), func(a, b drive.JobKey) int { return cmpString(a.ID, b.ID) }) {
+		s.loop.AdoptJob(k, w.jobs[k])
+	}
+	for _, k := range w.keys() {
+		l := w.states[k]
+		s.loop.Adopt(l.State, l.Seq, func(id string) (drive.LoadedJob, bool) {
+			j, ok := w.jobs[drive.JobKey{Project: k.Project, ID: id}]
+			return j, ok
+		})
+	}
+	s.loop.Begin(w.now)
+	return s
+}
+
+func cmpString(a, b string) int {
+	if a < b {
+		return -1
+	}
+	return 1
+}
+
+func (w *world) keys() []resource.Key {
+	return slices.SortedFunc(maps.Keys(w.states), func(a, b resource.Key) int { return cmpString(a.Name, b.Name) })
+}
+
+func (s *shell) Append(r drive.Record, done func(uint64, error)) {
+	s.sent = append(s.sent, func() {
+		seq, err := s.store(r)
+		if s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
+			seq, err = 0, drive.ErrLost
+		}
+		if !s.dead {
+			done(seq, err)
+		}
+	})
+}
+
+// answer takes the oldest append.
+func (s *shell) answer() bool {
+	if len(s.sent) == 0 {
+		return false
+	}
+	f := s.sent[0]
+	s.sent = s.sent[1:]
+	f()
+	return true
+}
+
+// kill drops the Loop; of what it sent, some reaches the log all the same.
+func (s *shell) kill() {
+	s.dead = true
+	for range s.random.IntN(len(s.sent) + 1) {
+		s.answer()
+	}
+	s.sent = nil
+}
+
+func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, []drive.LoadedJob, error) {
+	if s.unread {
+		return nil, nil, errors.New("no answer")
+	}
+	var l []drive.Loaded
+	for _, k := range keys {
+		l = append(l, s.states[k])
+	}
+	var j []drive.LoadedJob
+	for _, k := range jobs {
+		j = append(j, s.jobs[k])
+	}
+	return l, j, nil
+}
+
+func (s *shell) Blueprint(_, _, digest string) (*blueprint.Blueprint, error) {
+	if digest != s.bp.Digest {
+		return nil, drive.ErrNotFound
+	}
+	return s.bp, nil
+}
+
+func (s *shell) PresentBlueprint(string, string, bool) (drive.LoadedBlueprint, error) {
+	return drive.LoadedBlueprint{Blueprint: s.bp, Generation: 1, Seq: 1}, nil
+}
+
+func (s *shell) Spec(key resource.Key, digest string) ([]byte, error) {
+	if s.specs[key].Digest != digest {
+		return nil, drive.ErrNotFound
+	}
+	return []byte(s.specs[key].JSON), nil
+}
+
+func (s *shell) SpecSeq(key resource.Key) (string, uint64, error) {
+	return s.specs[key].Digest, s.specSeq[key], nil
+}
+func (s *shell) When(string, []byte, *resource.State) (bool, error) { return true, nil }
+func (s *shell) Poll(st *resource.State, f resource.Fence, _ string) {
+	s.work = append(s.work, work{st.Key, f})
+}
+func (s *shell) EnsurePhases(*blueprint.Blueprint) {}
+func (s *shell) ForgetResource(key resource.Key, seq uint64, done func(error)) {
+	s.sent = append(s.sent, func() {
+		err := drive.ErrLost
+		if s.states[key].Seq == seq {
+			delete(s.states, key)
+			delete(s.specs, key)
+			delete(s.specSeq, key)
+			err = nil
+		}
+		if !s.dead {
+			done(err)
+		}
+	})
+}
+
+func (s *shell) ForgetJob(k drive.JobKey, _ uint64, done func(error)) {
+	s.sent = append(s.sent, func() {
+		delete(s.jobs, k)
+		if !s.dead {
+			done(nil)
+		}
+	})
+}
+func (s *shell) Note(resource.Key, resource.Input, []resource.Note) {}
+
+func (s *shell) command(name, verb, id string) *resource.Reply {
+	var got *resource.Reply
+	key := resource.Key{Project: "p", Kind: "node", Name: name}
+	c := &resource.Command{
+		Key: key, Verb: verb, RequestID: id, JobID: "job-" + name + "-" + id, Digest: verb,
+		NewUID: "uid-" + name + "-" + id + "-" + s.now.Format(time.RFC3339Nano), SpecDigest: "s1",
+	}
+	s.loop.Offer([]drive.Input{{
+		Key: key, Input: resource.Input{Kind: resource.OnCommand, At: s.now, Command: c}, Spec: []byte("{}"),
+		Reply: func(r resource.Reply) { got = &r },
+		Back:  func(error) {},
+	}})
+	for got == nil && s.answer() {
+	}
+	return got
+}
+
+func (s *shell) offerResult(key resource.Key, r resource.Result) {
+	s.loop.Offer([]drive.Input{{
+		Key: key, Input: resource.Input{Kind: resource.OnResult, At: s.now, Result: &r},
+		Settle: func() {}, Back: func(error) { s.results, s.resKeys = append(s.results, r), append(s.resKeys, key) },
+		Aside: func(reason string) { s.t.Fatalf("set aside: %s", reason) },
+	}})
+}
+
+// settle lets everything that is out be answered, and workers complete what they have, until nothing is left to do.
+func (s *shell) settle() {
+	for range 100_000 {
+		switch {
+		case s.answer():
+		case len(s.work) > 0:
+			wk := s.work[0]
+			s.work = s.work[1:]
+			s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomeCompleted})
+		case !s.loop.NextDue().IsZero():
+			s.now = later(s.now, s.loop.NextDue())
+			s.loop.Tick(s.now)
+		default:
+			return
+		}
+	}
+	s.t.Fatal("it does not come to rest")
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func TestFromNothingToStartedAndAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	s := w.start()
+	require.Nil(t, s.command("a", "apply", "1").Refused)
+	require.Nil(t, s.command("a", "start", "2").Refused)
+	s.settle()
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	require.Equal(t, "Started", w.states[key].State.State)
+	require.Equal(t, job.Succeeded, w.jobs[drive.JobKey{Project: "p", ID: "job-a-2"}].Record.State)
+	require.Nil(t, s.command("a", "delete", "3").Refused)
+	s.settle()
+	require.NotContains(t, w.states, key, "a deleted resource is forgotten")
+	require.Equal(t, job.Succeeded, w.jobs[drive.JobKey{Project: "p", ID: "job-a-3"}].Record.State)
+	require.Nil(t, s.command("a", "apply", "4").Refused, "the name is free again")
+}
+
+func TestTheSameRequestIsTheSameJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	s := w.start()
+	first := s.command("a", "apply", "1")
+	events := w.events
+	require.Equal(t, first, s.command("a", "apply", "1"))
+	require.Equal(t, resource.Conflict, s.command("a", "start", "1").Refused.Code)
+	require.Equal(t, events, w.events)
+	for i := range 6 { // the state forgets ended jobs, the job's own record does not
+		require.Nil(t, s.command("a", "apply", fmt.Sprint("more", i)).Refused)
+	}
+	s.settle()
+	events = w.events
+	require.Equal(t, first, s.command("a", "apply", "1"))
+	require.Equal(t, events, w.events)
+}
+
+func TestWhatCannotBeReadIsHandedBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	s := w.start()
+	w.unread = true
+	back := 0
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	s.loop.Offer([]drive.Input{{Key: key, Input: resource.Input{Kind: resource.OnResult, At: w.now, Result: &resource.Result{}}, Back: func(error) { back++ }}})
+	require.Equal(t, 1, back)
+	require.True(t, s.loop.Idle())
+}
+
+// TestCrashesAndRivals drives many resources while Loops are killed at random points, sometimes two serve the
+// partition at once, answers are lost, results are doubled and come late, and commands are repeated. Afterwards every
+// accepted job is final, and the records agree with the resources (promises 1, 4, 5, 8).
+func TestCrashesAndRivals(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
+			t.Parallel()
+			crashesAndRivals(t, seed)
+		})
+	}
+}
+
+func crashesAndRivals(t *testing.T, seed uint64) {
+	w := newWorld(t, seed)
+	shells := []*shell{w.start()}
+	accepted := map[string]bool{}
+	r := w.random
+	for step := range 3000 {
+		s := shells[r.IntN(len(shells))]
+		switch n := r.IntN(100); {
+		case n < 40:
+			s.answer()
+		case n < 70 && len(w.work) > 0:
+			i := r.IntN(len(w.work))
+			wk := w.work[i]
+			if r.IntN(10) > 0 { // else it is answered once more, later
+				w.work = slices.Delete(w.work, i, i+1)
+			}
+			outcomes := []resource.Outcome{
+				resource.OutcomeCompleted, resource.OutcomeCompleted, resource.OutcomeCompleted, resource.OutcomePending,
+				resource.OutcomeRunning, resource.OutcomeNotStarted, resource.OutcomeFailed,
+			}
+			res := resource.Result{Fence: wk.fence, Outcome: outcomes[r.IntN(len(outcomes))], Retryable: r.IntN(2) == 0}
+			s.offerResult(wk.key, res)
+			if res.Outcome == resource.OutcomeRunning {
+				w.work = append(w.work, wk)
+			}
+		case n < 85:
+			name := fmt.Sprint("n", r.IntN(6))
+			verb := []string{"apply", "start", "start", "terminate", "retry", "delete", "cancel", "interrupt"}[r.IntN(8)]
+			id := fmt.Sprint(verb, r.IntN(40))
+			if reply := s.command(name, verb, id); reply != nil && reply.Refused == nil {
+				accepted[reply.JobID] = true
+			}
+		case n < 90:
+			w.now = w.now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+			s.loop.Tick(w.now)
+		case n < 92:
+			s.loop.Sweep(w.now, func(string, string, resource.Key) bool { return len(w.work) == 0 })
+		case n < 94 && len(shells) == 1:
+			shells = append(shells, w.start())
+		case n < 97:
+			s.kill()
+			shells = slices.DeleteFunc(shells, func(x *shell) bool { return x == s })
+			if len(shells) == 0 {
+				shells = append(shells, w.start())
+			}
+		case n < 98 && len(w.work) > 0 && step%7 == 0:
+			w.work = w.work[1:] // work that is nowhere to be found: the sweep's business
+		}
+	}
+	for _, s := range shells {
+		s.kill()
+	}
+	s := w.start()
+	for range 40 { // time passes, sweeps come, workers answer: everything must end
+		s.settle()
+		w.now = w.now.Add(20 * time.Second)
+		for i := range w.resKeys {
+			s.offerResult(w.resKeys[i], w.results[i])
+		}
+		w.resKeys, w.results = nil, nil
+		s.loop.Sweep(w.now, func(string, string, resource.Key) bool { return true })
+	}
+	s.settle()
+	for _, key := range w.keys() {
+		st := w.states[key].State
+		if j := st.Job(); j != nil {
+			t.Fatalf("job %s of %s is %s for ever: %+v", j.ID, key, j.State, resource.Why(&st))
+		}
+		for i := range st.Jobs {
+			rec := w.jobs[drive.JobKey{Project: "p", ID: st.Jobs[i].ID}].Record
+			require.Equal(t, st.Jobs[i].State, rec.State, "the record of job %s follows", st.Jobs[i].ID)
+		}
+	}
+	for id := range accepted {
+		rec, ok := w.jobs[drive.JobKey{Project: "p", ID: id}]
+		require.True(t, ok, "accepted job %s has a record", id)
+		require.True(t, rec.Record.State.Final(), "accepted job %s is %s", id, rec.Record.State)
+	}
+}

@@ -1,0 +1,3 @@
+module github.com/droverproject/drover/pkg/engine
+
+go 1.26.0

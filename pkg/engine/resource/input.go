@@ -1,0 +1,126 @@
+package resource
+
+import (
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+)
+
+// InputKind says which part of an Input is set.
+type InputKind uint8
+
+// What a resource may be told.
+const (
+	OnCommand  InputKind = iota + 1 // a user asks
+	OnResult                        // an executor answers
+	OnDue                           // time has passed
+	OnContinue                      // the step before left more to hand out
+	OnLost                          // a sweep found that a hand-out is nowhere to be found
+)
+
+// Input is one thing that a resource is told. Time comes with it: At is when the server stored it.
+type Input struct {
+	Kind    InputKind
+	At      time.Time
+	Command *Command // OnCommand
+	Result  *Result  // OnResult
+	Lost    *Fence   // OnLost
+	// Polling names the Sleeping phases whose poll is out right now, as the partition's owner knows. They count as
+	// in flight.
+	Polling     []string
+	Traceparent string
+}
+
+// Verbs that every lifecycle has. All others are flows.
+const (
+	VerbApply     = "apply"
+	VerbDelete    = "delete"
+	VerbRetry     = "retry"
+	VerbCancel    = "cancel"
+	VerbInterrupt = "interrupt"
+	VerbApprove   = "approve"
+)
+
+// Command is what a user asks of one resource.
+type Command struct {
+	Key         Key
+	Verb        string
+	RequestID   string
+	JobID       string // derived from Key and RequestID by the shell
+	Digest      string // of the body
+	NewUID      string // uid for a resource that this command creates; derived by the shell, not drawn
+	RequestedBy string
+	// Known is the job's record where one exists already: the same request was answered before.
+	Known *KnownJob
+	// For apply.
+	SpecDigest string
+	Labels     map[string]string
+	Cluster    string
+	// For retry: "failed" (default) or "all".
+	Scope string
+	// For cancel and interrupt.
+	Message string
+}
+
+// KnownJob is what the job's own record says of an earlier command with the same request id.
+type KnownJob struct {
+	Digest string
+}
+
+// Fence names one hand-out.
+type Fence struct {
+	UID     string
+	JobID   string
+	Phase   string
+	Attempt uint32
+	Call    uint32
+}
+
+// Outcome is what became of a hand-out.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OutcomeCompleted Outcome = iota + 1
+	OutcomeFailed
+	OutcomePending
+	OutcomeRunning    // for display, and to hold the lease of a canceled call
+	OutcomeNotStarted // the worker did not begin
+)
+
+var outcomeNames = [...]string{"", "completed", "failed", "pending", "running", "not_started"}
+
+// String is the name that users see.
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return "unknown"
+}
+
+// Outcomes lists all of them.
+func Outcomes() []Outcome {
+	return []Outcome{OutcomeCompleted, OutcomeFailed, OutcomePending, OutcomeRunning, OutcomeNotStarted}
+}
+
+// Result is an executor's answer.
+type Result struct {
+	Fence      Fence
+	Outcome    Outcome
+	Message    string
+	Retryable  bool
+	Delay      time.Duration // of a pending phase; 0 means its interval
+	Attributes map[string]string
+	Data       map[string]string
+	Outputs    map[string]string
+}
+
+// Env is what a step may consult. All of it is fixed for the step, so the step stays a pure function.
+type Env struct {
+	// Blueprint is the one that the job pinned; for a command that starts a job, the kind's present one. Nil where
+	// the kind has none.
+	Blueprint *blueprint.Blueprint
+	// When evaluates a constraint over the state as it is at that point of the step. It must be a function of its
+	// arguments and of the spec alone. Nil means that every constraint is true.
+	When func(expression string, s *State) (bool, error)
+}

@@ -1,0 +1,217 @@
+package resource
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/job"
+)
+
+// ReaderVersion is the version of the rules in this package. A state whose MinReader is higher was written by a newer
+// Drover: this one must leave its partition alone.
+const ReaderVersion uint32 = 1
+
+// Limits of one resource.
+const (
+	LabelsMax          = 64        // labels per resource
+	SpecBytesMax       = 256 << 10 // bytes of a spec's JSON
+	AttributesBytesMax = 32 << 10  // bytes of all attribute names and values together
+	DataBytesMax       = 16 << 10  // bytes of one phase's data
+	OutputsBytesMax    = 16 << 10  // bytes of one phase's outputs
+	MessageBytesMax    = 1 << 10   // bytes of a message; longer ones are cut
+	FinishedJobsMax    = 2         // ended jobs that the state remembers, beside the last flow
+)
+
+// Key names a resource for people: names are used again, so a Key is not an identity; the UID is.
+type Key struct {
+	Project, Kind, Name string
+}
+
+// String is project/kind/name.
+func (k Key) String() string { return k.Project + "/" + k.Kind + "/" + k.Name }
+
+// Status is where one phase of one resource stands.
+type Status uint8
+
+// CycleCloud's seven (seed 003, "Phase Plugins" and "Dependencies") and ours: Gated, Skipped, Undone, Canceled.
+const (
+	NoStatus Status = iota
+	Blocked
+	Waiting
+	Running
+	Sleeping
+	Completed
+	Failed
+	Canceling
+	Gated
+	Skipped
+	Undone
+	Canceled
+)
+
+var statusNames = [...]string{
+	"", "Blocked", "Waiting", "Running", "Sleeping", "Completed", "Failed", "Canceling", "Gated", "Skipped", "Undone", "Canceled",
+}
+
+// String is the name that users see.
+func (s Status) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return "Unknown"
+}
+
+// Statuses lists all of them.
+func Statuses() []Status {
+	return []Status{NoStatus, Blocked, Waiting, Running, Sleeping, Completed, Failed, Canceling, Gated, Skipped, Undone, Canceled}
+}
+
+// Done reports whether the phase counts as completed for its dependants and for leaving the state.
+func (s Status) Done() bool { return s == Completed || s == Skipped }
+
+// Active reports whether something will still happen to the phase without a person.
+func (s Status) Active() bool {
+	return s == Waiting || s == Running || s == Sleeping || s == Canceling
+}
+
+// PhaseRun is one resource in one phase: an entry of the PhaseMap.
+type PhaseRun struct {
+	Name     string
+	Status   Status
+	State    string // lifecycle state that it was entered for
+	JobID    string // job of the last hand-out, or of the entry
+	Attempt  uint32 // begun attempts since the resource was created; never goes back, so a fence is never met twice
+	Call     uint32 // hand-outs of this attempt; 0: the next hand-out begins a new attempt
+	InFlight bool   // handed out and not yet answered, whatever Status shows
+	Since    time.Time
+	Due      time.Time // when to call again (Sleeping) or to give up the call (Canceling)
+	Deadline time.Time // when the attempt times out; zero: never
+	Message  string
+	Data     map[string]string // JSON text by name; never changed in place
+	Outputs  map[string]string // JSON text by name; never changed in place
+	Retrying bool              // Sleeping before another attempt, not between polls
+	Retries  uint32            // failures that the retry policy forgave
+	Interval time.Duration     // delay until the next poll
+}
+
+// State is one resource. A State is a value: Step never changes the one it is given, and maps in it are shared and
+// never written.
+type State struct {
+	Key
+	MinReader   uint32
+	UID         string
+	Generation  uint64
+	Revision    uint64
+	SpecDigest  string
+	Cluster     string
+	Labels      map[string]string
+	Attributes  map[string]string // JSON text by name
+	State       string            // lifecycle state; empty before the first flow
+	Target      string
+	Phases      []PhaseRun
+	Jobs        []job.Ref // not final ones and the last FinishedJobsMax that ended, oldest first
+	PhaseFailed bool
+	WasDeployed bool
+	DeletedAt   time.Time // when deletion was asked for
+	CreatedAt   time.Time
+	UpdatedAt   time.Time // latest time that any input carried
+	Gone        bool
+}
+
+// Exists reports whether there is such a resource.
+func (s *State) Exists() bool { return s.UID != "" && !s.Gone }
+
+// Job returns the job that is being driven: the newest one that is not final. Nil means none.
+func (s *State) Job() *job.Ref {
+	for i := len(s.Jobs) - 1; i >= 0; i-- {
+		if !s.Jobs[i].State.Final() {
+			return &s.Jobs[i]
+		}
+	}
+	return nil
+}
+
+// FlowJob returns the newest flow job, final or not: the one whose blueprint the phases follow. Nil before the first.
+func (s *State) FlowJob() *job.Ref {
+	for i := len(s.Jobs) - 1; i >= 0; i-- {
+		if s.Jobs[i].Blueprint != "" {
+			return &s.Jobs[i]
+		}
+	}
+	return nil
+}
+
+// JobByID returns a job that the state remembers.
+func (s *State) JobByID(id string) *job.Ref {
+	for i := range s.Jobs {
+		if s.Jobs[i].ID == id {
+			return &s.Jobs[i]
+		}
+	}
+	return nil
+}
+
+// Phase returns the run of a phase, or nil.
+func (s *State) Phase(name string) *PhaseRun {
+	for i := range s.Phases {
+		if s.Phases[i].Name == name {
+			return &s.Phases[i]
+		}
+	}
+	return nil
+}
+
+// Root is what a job's record says of this resource.
+func (s *State) Root() job.Root {
+	return job.Root{
+		Project: s.Project, Kind: s.Kind, Name: s.Name, UID: s.UID, Revision: s.Revision, MinReader: s.MinReader,
+	}
+}
+
+// NextDue is when the state itself next asks for a step, by the server's clock; zero means never.
+func (s *State) NextDue() time.Time {
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for i := range s.Phases {
+		if p := &s.Phases[i]; p.Status.Active() {
+			earlier(p.Due)
+			if p.Status != Canceling {
+				earlier(p.Deadline)
+			}
+		}
+	}
+	return next
+}
+
+func (s *State) clone() State {
+	n := *s
+	n.Phases = slices.Clone(s.Phases)
+	n.Jobs = slices.Clone(s.Jobs)
+	return n
+}
+
+// merge sets each name of set in old, and removes those whose value is "null". Neither map is changed.
+func merge(old, set map[string]string) map[string]string {
+	if len(set) == 0 {
+		return old
+	}
+	merged := make(map[string]string, len(old)+len(set))
+	maps.Copy(merged, old)
+	maps.Copy(merged, set)
+	maps.DeleteFunc(merged, func(_, value string) bool { return value == "null" })
+	return merged
+}
+
+// size is the bytes of all names and values.
+func size(m map[string]string) int {
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		total += len(name) + len(m[name])
+	}
+	return total
+}

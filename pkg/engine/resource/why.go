@@ -1,0 +1,149 @@
+package resource
+
+import (
+	"strings"
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/job"
+)
+
+// ReasonCode says why a resource stands where it stands.
+type ReasonCode string
+
+// The reasons. Moving ones end by themselves; the others wait for a person.
+const (
+	AtTarget     ReasonCode = "at_target"     // nothing is asked for
+	NotAsked     ReasonCode = "not_asked"     // no flow was started yet
+	IsGone       ReasonCode = "gone"          // it was deleted
+	ToHandOut    ReasonCode = "to_hand_out"   // the orchestrator hands it out next
+	ForWorker    ReasonCode = "for_worker"    // handed out; no worker has answered yet
+	AtWork       ReasonCode = "at_work"       // a worker is at it
+	PollAt       ReasonCode = "poll_at"       // sleeps between polls
+	RetryAt      ReasonCode = "retry_at"      // sleeps before an automatic retry
+	BlockedOn    ReasonCode = "blocked_on"    // waits for other phases
+	CancelingFor ReasonCode = "canceling_for" // a canceled call is still out
+	BehindCalls  ReasonCode = "behind_calls"  // the job waits for canceled calls of an earlier one
+	PhaseFailed  ReasonCode = "phase_failed"  // a person must retry, or choose another target
+	WasCanceled  ReasonCode = "canceled"      // the job was canceled
+	ToGoOn       ReasonCode = "to_go_on"      // the orchestrator takes the next step
+	HeldBack     ReasonCode = "held_back"     // not handed out, because another phase failed and the policy is drain
+)
+
+// Reason is one answer to "why is it not moving?".
+type Reason struct {
+	Code  ReasonCode
+	Of    string    // phase or job
+	Since time.Time // zero where it has no beginning
+	Until time.Time // when it ends by itself, at the latest; zero: unknown
+	Text  string    // one sentence for a person
+}
+
+// Why explains from the state alone why the resource is where it is (promise 7). It is never empty for a resource that
+// exists or existed.
+func Why(s *State) []Reason {
+	switch {
+	case s.UID == "":
+		return nil
+	case s.Gone:
+		return []Reason{{Code: IsGone, Since: s.UpdatedAt, Text: "it was deleted"}}
+	}
+	flow := s.FlowJob()
+	running := s.Job()
+	switch {
+	case running == nil && flow == nil && s.Target == "":
+		return []Reason{{Code: NotAsked, Since: s.CreatedAt, Text: "it was created, and no flow was started yet"}}
+	case running == nil && s.State == s.Target:
+		return []Reason{{Code: AtTarget, Since: s.UpdatedAt, Text: "it is at its target " + s.Target}}
+	}
+	reasons := phaseReasons(s)
+	switch {
+	case running != nil && running.State == job.Pending:
+		return append([]Reason{{
+			Code: BehindCalls, Of: running.ID, Since: running.AcceptedAt,
+			Text: "job " + running.ID + " (" + running.Verb + ") begins when the calls that are being canceled have ended",
+		}}, reasons...)
+	case running != nil && len(reasons) == 0:
+		return []Reason{{Code: ToGoOn, Of: running.ID, Since: s.UpdatedAt, Text: "the orchestrator takes the next step of job " + running.ID}}
+	case running == nil && len(reasons) == 0:
+		return []Reason{stopped(s, flow)}
+	}
+	return reasons
+}
+
+func stopped(s *State, flow *job.Ref) Reason {
+	if flow == nil {
+		return Reason{Code: WasCanceled, Since: s.UpdatedAt, Text: "its job has ended short of target " + s.Target + "; retry it, or start another flow"}
+	}
+	text := "job " + flow.ID + " (" + flow.Verb + ") was " + flow.State.String()
+	if flow.Message != "" {
+		text += ": " + flow.Message
+	}
+	code := WasCanceled
+	if flow.State == job.Failed {
+		code = PhaseFailed
+	}
+	return Reason{Code: code, Of: flow.ID, Since: flow.EndedAt, Text: text + "; retry it, or start another flow"}
+}
+
+func phaseReasons(s *State) []Reason {
+	var reasons []Reason
+	for i := range s.Phases {
+		p := &s.Phases[i]
+		if p.State != s.State && p.Status != Canceling {
+			continue
+		}
+		r := Reason{Of: p.Name, Since: p.Since}
+		switch p.Status {
+		case Blocked:
+			r.Code, r.Text = BlockedOn, "phase "+p.Name+" is blocked on "+blockers(s, p)
+		case Waiting:
+			switch {
+			case p.InFlight:
+				r.Code, r.Until = ForWorker, p.Deadline
+				r.Text = "phase " + p.Name + " was handed out and waits for a worker's answer"
+			case s.Job() == nil:
+				r.Code, r.Text = HeldBack, "phase "+p.Name+" is held back until what failed is retried"
+			case s.PhaseFailed:
+				r.Code, r.Text = ToHandOut, "phase "+p.Name+" is handed out next, or held back until a retry where failures drain"
+			default:
+				r.Code, r.Text = ToHandOut, "phase "+p.Name+" is handed out next"
+			}
+		case Running:
+			r.Code, r.Until, r.Text = AtWork, p.Deadline, "a worker is at phase "+p.Name
+		case Sleeping:
+			r.Until = p.Due
+			if p.Retrying {
+				r.Code, r.Text = RetryAt, "phase "+p.Name+" failed and is tried again"
+			} else {
+				r.Code, r.Text = PollAt, "phase "+p.Name+" is pending and is called every "+p.Interval.String()
+				r.Until = p.Deadline
+			}
+		case Canceling:
+			r.Code, r.Until, r.Text = CancelingFor, p.Due, "phase "+p.Name+" is being canceled, and its call is still out"
+		case Failed:
+			r.Code, r.Text = PhaseFailed, "phase "+p.Name+" failed"
+		case NoStatus, Completed, Gated, Skipped, Undone, Canceled:
+			continue
+		}
+		if p.Message != "" {
+			r.Text += ": " + p.Message
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons
+}
+
+// blockers names the phases of the same state that are not done; the blueprint, which knows the dependencies, is not at
+// hand, and they are among these.
+func blockers(s *State, blocked *PhaseRun) string {
+	var names []string
+	for i := range s.Phases {
+		if p := &s.Phases[i]; p.Name != blocked.Name && p.State == s.State && !p.Status.Done() && p.Status != Blocked {
+			names = append(names, p.Name+" ("+p.Status.String()+")")
+		}
+	}
+	if len(names) == 0 {
+		return "other phases of state " + s.State
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,214 @@
+// Package plugin is the SDK for phase plugins: it pulls the resources that wait for a phase, hands them to a function
+// in batches, and answers for each of them.
+//
+//	err := plugin.Serve(ctx, b, bus.Phase{Project: "default", Kind: "node", Phase: "create-instance"},
+//		plugin.Options{}, func(ctx context.Context, batch *plugin.Batch) error {
+//			for _, r := range batch.Resources() {
+//				id, err := cloud.Create(ctx, r.Key().Name)
+//				if err != nil {
+//					batch.Failed(r, err.Error())
+//					continue
+//				}
+//				if err := r.SetAttribute("instanceId", id); err != nil {
+//					return err
+//				}
+//				batch.Completed(r)
+//			}
+//			return nil
+//		})
+//
+// # What a function may rely on (seed 003, "Phase Plugins"; design.md section 3, "Executors")
+//
+//   - A resource that it neither completes nor fails is pending: it is called again after the phase's interval.
+//   - If it returns an error or panics, all resources of the batch fail with that text, except those that it had
+//     completed (and those that it had failed, which keep their own message).
+//   - If ctx ends, or the bus is not reachable (ErrUnavailable), nothing fails: what was not answered is handed out
+//     again, with its phase data.
+//   - The group of resources differs from call to call: what it must remember belongs into the phase data.
+//   - Calls are at least once. A worker that dies after the side effect and before the answer leads to a second call of
+//     the same attempt; a function that must know keeps an id in the phase data, or uses the fence as a key.
+//
+// # What it does not do
+//
+// It holds no state that matters: an answer is stored durably before the work is acknowledged, and work that was not
+// acknowledged comes again.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// Limits and times of the SDK.
+const (
+	BatchMax          = 1000                   // resources per batch
+	ConcurrencyMax    = 1000                   // batches in flight per Serve
+	RunningAfter      = 500 * time.Millisecond // a batch that lasts longer is reported as Running
+	StaleAfter        = time.Second            // work stored longer ago is checked against the resource before it begins
+	AnswersInFlight   = 64                     // results of one batch that are being stored at once
+	AnswerGrace       = 5 * time.Second        // how long results may still be stored after handlers had to end
+	SpecsBytesMax     = 16 << 20               // bytes of specs that one Serve keeps
+	answeredMax       = 8192                   // answered deliveries that are remembered, to recognise their duplicates
+	keepEvery         = 100 * time.Millisecond // how often leases are looked at
+	retryFirst        = 100 * time.Millisecond // first wait after a failed call of the bus; doubles
+	retryLast         = 2 * time.Second        // longest such wait
+	releaseAfter      = time.Second            // wait before work that could not be begun is delivered again
+	newerAfter        = 5 * time.Second        // wait before work that only a newer version can read is delivered again
+	publishTimeout    = 5 * time.Second        // one try of storing a result
+	checkTimeout      = 3 * time.Second        // one look at the present state of resources
+	specTimeout       = 5 * time.Second        // one load of a spec
+	defaultBatch      = 100
+	defaultFlight     = 4
+	defaultFetchWait  = 5 * time.Second
+	defaultStopGrace  = 10 * time.Second
+	defaultBindEvery  = time.Second
+	leaseRenewalsEach = 3 // renewals per lease, so that two may be lost
+)
+
+// ErrUnavailable is what the SDK's own calls return when the bus does not answer. A function that returns it (wrapped
+// or not) fails nothing: its unanswered resources are handed out again.
+var ErrUnavailable = errors.New("the bus is not reachable at present")
+
+// ErrCanceled is the cause of Resource.Context once the call is no longer wanted.
+var ErrCanceled = errors.New("the call was canceled")
+
+// Options of Serve. The zero value is ready for use.
+type Options struct {
+	// Batch is the most resources that one call is given. Default 100, at most BatchMax.
+	Batch int
+	// Concurrency is the most calls at the same time. Default 4, at most ConcurrencyMax.
+	Concurrency int
+	// Limit, if set, bounds the resources in calls over all Serves that share it.
+	Limit *Limit
+	// FetchWait is how long one fetch waits for work. Default 5 s. It delays neither work nor stopping.
+	FetchWait time.Duration
+	// BindEvery is how often a phase that has no consumer yet is looked for. Default 1 s.
+	BindEvery time.Duration
+	// StopGrace is how long calls may go on after Serve's context ends, before their own context ends too.
+	// Default 10 s; negative means not at all.
+	StopGrace time.Duration
+	// Lease is how long a call that is being canceled may be silent before it is given up (the phase's lease). A third
+	// of it is the pace of Running reports. Default blueprint.LeaseDefault.
+	Lease time.Duration
+	// CheckEvery is how often a long call is checked against the present state of its resource, to end it when it is no
+	// longer wanted (Resource.Context). Default a third of the lease.
+	CheckEvery time.Duration
+	// Log is where the SDK logs. Default none.
+	Log *zap.Logger
+	// Observe, if set, is told of every settled hand-out. It must not block.
+	Observe func(Answer)
+}
+
+// Answer is what became of one hand-out.
+type Answer struct {
+	Phase   bus.Phase
+	Outcome resource.Outcome // 0: it was left for redelivery, or was malformed
+	// Took is from the begin of the call, or of its refusal, until the answer was settled.
+	Took time.Duration
+}
+
+// Handler carries out a phase for a batch. It must return soon after ctx ends: Serve waits for it.
+type Handler func(ctx context.Context, batch *Batch) error
+
+// complete fills in the defaults.
+func (o Options) complete() (Options, error) {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	wait := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.Batch, defaultBatch)
+	def(&o.Concurrency, defaultFlight)
+	wait(&o.FetchWait, defaultFetchWait)
+	wait(&o.BindEvery, defaultBindEvery)
+	wait(&o.StopGrace, defaultStopGrace)
+	wait(&o.Lease, blueprint.LeaseDefault)
+	wait(&o.CheckEvery, o.Lease/leaseRenewalsEach)
+	if o.StopGrace < 0 {
+		o.StopGrace = 0
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Observe == nil {
+		o.Observe = func(Answer) {}
+	}
+	switch {
+	case o.Batch < 1 || o.Batch > BatchMax:
+		return o, fmt.Errorf("plugin: Batch is %d, not 1 to %d", o.Batch, BatchMax)
+	case o.Concurrency < 1 || o.Concurrency > ConcurrencyMax:
+		return o, fmt.Errorf("plugin: Concurrency is %d, not 1 to %d", o.Concurrency, ConcurrencyMax)
+	case o.FetchWait < 0 || o.BindEvery < 0 || o.Lease < 0 || o.CheckEvery < 0:
+		return o, errors.New("plugin: a duration is negative")
+	}
+	if o.Limit != nil {
+		o.Batch = min(o.Batch, o.Limit.most)
+	}
+	return o, nil
+}
+
+// Serve hands out the work of one phase to handle until ctx ends, and then waits for the calls that are out (see
+// Options.StopGrace). It waits for a phase that has no consumer yet, and for one that was removed. It returns nil when
+// ctx ended, and an error if the options are not valid, the bus was closed, or its server forbids to pull.
+func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle Handler) error {
+	opts, err := opts.complete()
+	if err != nil {
+		return err
+	}
+	// Calls and answers outlive ctx, each by its own grace.
+	answering, stopAnswering := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAnswering()
+	working, stopWorking := context.WithCancel(answering)
+	defer stopWorking()
+	stopping, stop := context.WithCancel(ctx)
+	defer stop()
+	s := &server{
+		Options: opts, bus: b, phase: phase, handle: handle, stopping: stopping, working: working, answering: answering,
+		slots: make(chan struct{}, opts.Concurrency), specs: newSpecs(SpecsBytesMax),
+		out: map[resource.Fence]*Resource{}, answered: newAnswered(answeredMax),
+		log: opts.Log.With(zap.String("project", phase.Project), zap.String("kind", phase.Kind), zap.String("phase", phase.Phase)),
+	}
+	keeping := make(chan struct{})
+	idle := make(chan struct{})
+	go func() {
+		defer close(keeping)
+		s.keep(idle)
+	}()
+	err = s.fetch(ctx)
+	stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.calls.Wait()
+	}()
+	after(done, opts.StopGrace, stopWorking)
+	after(done, AnswerGrace, stopAnswering)
+	<-done
+	close(idle)
+	<-keeping
+	return err
+}
+
+// after waits for done, and calls stop if that takes longer than grace.
+func after(done <-chan struct{}, grace time.Duration, stop func()) {
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		stop()
+	}
+}

@@ -1,0 +1,166 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// server is one Serve.
+type server struct {
+	Options
+	bus    bus.Bus
+	phase  bus.Phase
+	handle Handler
+	log    *zap.Logger
+	specs  *specs
+
+	// stopping ends first: nothing is begun any more. Then working, the context of calls. Then answering, that of
+	// storing their results.
+	stopping, working, answering context.Context
+
+	slots chan struct{} // one per batch in flight
+	calls sync.WaitGroup
+
+	mu       sync.Mutex
+	out      map[resource.Fence]*Resource // admitted and not yet settled
+	answered *answered
+	ackWait  time.Duration // of the puller; 0 before the first
+}
+
+// fetch pulls work until ctx ends. It fetches no more than can begin at once, so that what is waiting stays where other
+// workers can fetch it.
+func (s *server) fetch(ctx context.Context) error {
+	var puller bus.Puller
+	defer func() {
+		if puller != nil {
+			puller.Close()
+		}
+	}()
+	failures := 0
+	for {
+		if puller == nil {
+			var err error
+			if puller, err = s.bind(ctx); err != nil || puller == nil {
+				return err
+			}
+		}
+		slots, err := s.takeSlots(ctx)
+		if err != nil {
+			return nil // ctx ended
+		}
+		room, err := s.Limit.free(ctx)
+		if err != nil {
+			s.giveSlots(slots)
+			return nil // ctx ended
+		}
+		deliveries, err := puller.Fetch(ctx, min(slots*s.Batch, room, BatchMax), s.FetchWait)
+		s.giveSlots(slots - s.begin(deliveries))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			failures = 0
+		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
+			return fmt.Errorf("plugin: fetch work of %s: %w", s.phase.WorkSubject(), err)
+		case errors.Is(err, bus.ErrNotFound):
+			puller.Close()
+			puller = nil
+		default:
+			if failures++; failures == 1 {
+				s.log.Warn("work cannot be fetched; trying on", zap.Error(err))
+			}
+			if !sleep(ctx, backoff(failures)) {
+				return nil
+			}
+		}
+	}
+}
+
+// bind waits until the phase has a consumer. It returns nil when ctx ends.
+func (s *server) bind(ctx context.Context) (bus.Puller, error) {
+	for tries := 0; ; tries++ {
+		puller, err := s.bus.Pull(ctx, s.phase)
+		switch {
+		case err == nil:
+			s.mu.Lock()
+			s.ackWait = puller.AckWait()
+			s.mu.Unlock()
+			s.log.Info("bound to the phase")
+			return puller, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
+			return nil, fmt.Errorf("plugin: pull work of %s: %w", s.phase.WorkSubject(), err)
+		case tries == 0 && errors.Is(err, bus.ErrNotFound):
+			s.log.Info("the phase has no consumer yet; waiting for its blueprint")
+		case tries == 0:
+			s.log.Warn("cannot bind to the phase; trying on", zap.Error(err))
+		}
+		if !sleep(ctx, s.BindEvery) {
+			return nil, nil
+		}
+	}
+}
+
+// takeSlots waits for room for one batch and takes what more there is.
+func (s *server) takeSlots(ctx context.Context) (n int, err error) {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for n = 1; n < cap(s.slots) && n*s.Batch < BatchMax; n++ {
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+func (s *server) giveSlots(n int) {
+	for range n {
+		<-s.slots
+	}
+}
+
+// begin starts a call for each Batch of deliveries, and returns how many slots they hold.
+func (s *server) begin(deliveries []bus.Delivery) (calls int) {
+	for len(deliveries) > 0 {
+		n := min(len(deliveries), s.Batch)
+		batch := deliveries[:n:n]
+		deliveries = deliveries[n:]
+		calls++
+		s.calls.Go(func() {
+			defer s.giveSlots(1)
+			s.run(batch)
+		})
+	}
+	return calls
+}
+
+// backoff is how long to wait after the n-th failure in a row.
+func backoff(n int) time.Duration {
+	return min(retryFirst<<min(n-1, 10), retryLast)
+}
+
+// sleep waits, and reports false when ctx ended instead.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

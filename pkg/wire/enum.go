@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	commandv1 "github.com/droverproject/drover/proto/gen/drover/command/v1"
+	statev1 "github.com/droverproject/drover/proto/gen/drover/state/v1"
+)
+
+// The enums, each listed once: the position is the engine's value. TestEnums holds them to both sides.
+
+var statuses = [...]statev1.PhaseStatus{
+	resource.NoStatus:  statev1.PhaseStatus_PHASE_STATUS_UNSPECIFIED,
+	resource.Blocked:   statev1.PhaseStatus_PHASE_STATUS_BLOCKED,
+	resource.Waiting:   statev1.PhaseStatus_PHASE_STATUS_WAITING,
+	resource.Running:   statev1.PhaseStatus_PHASE_STATUS_RUNNING,
+	resource.Sleeping:  statev1.PhaseStatus_PHASE_STATUS_SLEEPING,
+	resource.Completed: statev1.PhaseStatus_PHASE_STATUS_COMPLETED,
+	resource.Failed:    statev1.PhaseStatus_PHASE_STATUS_FAILED,
+	resource.Canceling: statev1.PhaseStatus_PHASE_STATUS_CANCELING,
+	resource.Gated:     statev1.PhaseStatus_PHASE_STATUS_GATED,
+	resource.Skipped:   statev1.PhaseStatus_PHASE_STATUS_SKIPPED,
+	resource.Undone:    statev1.PhaseStatus_PHASE_STATUS_UNDONE,
+	resource.Canceled:  statev1.PhaseStatus_PHASE_STATUS_CANCELED,
+}
+
+var jobStates = [...]statev1.JobState{
+	job.None:      statev1.JobState_JOB_STATE_UNSPECIFIED,
+	job.Pending:   statev1.JobState_JOB_STATE_PENDING,
+	job.Running:   statev1.JobState_JOB_STATE_RUNNING,
+	job.Succeeded: statev1.JobState_JOB_STATE_SUCCEEDED,
+	job.Failed:    statev1.JobState_JOB_STATE_FAILED,
+	job.Canceled:  statev1.JobState_JOB_STATE_CANCELED,
+}
+
+var outcomes = [...]commandv1.Outcome{
+	0:                          commandv1.Outcome_OUTCOME_UNSPECIFIED,
+	resource.OutcomeCompleted:  commandv1.Outcome_OUTCOME_COMPLETED,
+	resource.OutcomeFailed:     commandv1.Outcome_OUTCOME_FAILED,
+	resource.OutcomePending:    commandv1.Outcome_OUTCOME_PENDING,
+	resource.OutcomeRunning:    commandv1.Outcome_OUTCOME_RUNNING,
+	resource.OutcomeNotStarted: commandv1.Outcome_OUTCOME_NOT_STARTED,
+}
+
+// toEnum is the protobuf value of an engine's value. The unspecified one is never sent.
+func toEnum[E ~uint8, P ~int32](field string, table []P, value E) (P, error) {
+	if value == 0 {
+		return 0, missing(field)
+	}
+	if int(value) >= len(table) {
+		return 0, unknown(field, int32(value))
+	}
+	return table[value], nil
+}
+
+// fromEnum is its inverse.
+func fromEnum[E ~uint8, P ~int32](field string, table []P, value P) (E, error) {
+	if value == 0 {
+		return 0, missing(field)
+	}
+	for i := 1; i < len(table); i++ {
+		if table[i] == value {
+			return E(i), nil
+		}
+	}
+	return 0, unknown(field, int32(value))
+}
+
+func jobState(field, name string) (job.State, error) {
+	for _, s := range job.States() {
+		if s.String() == name {
+			return s, nil
+		}
+	}
+	return 0, malformed(field, "is not the name of a job's state")
+}

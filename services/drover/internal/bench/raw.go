@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	rawStream   = "DROVER_BENCH_RAW"
+	rawMessages = 60_000
+	rawPending  = 4_000 // asynchronous publishes without an answer
+)
+
+type rawFigure struct {
+	perSecond float64
+	bytes     int
+}
+
+// measureRaw publishes messages of the mean size of an event to a stream of its own, asynchronously, as fast as the
+// server takes them: what any user of JetStream could do at best.
+func measureRaw(ctx context.Context, url string, say func(string, ...any)) (rawFigure, error) {
+	nc, err := nats.Connect(url)
+	if err != nil {
+		return rawFigure{}, err
+	}
+	defer nc.Close()
+	js, err := natsjs.New(nc, natsjs.WithPublishAsyncMaxPending(rawPending))
+	if err != nil {
+		return rawFigure{}, err
+	}
+	events, err := js.Stream(ctx, "EVENTS")
+	if err != nil {
+		return rawFigure{}, err
+	}
+	info, err := events.Info(ctx)
+	if err != nil {
+		return rawFigure{}, err
+	}
+	size := 300
+	if info.State.Msgs > 0 {
+		size = int(info.State.Bytes / info.State.Msgs)
+	}
+	if _, err := js.CreateStream(ctx, natsjs.StreamConfig{
+		Name: rawStream, Subjects: []string{"drover-bench.raw.*"}, Storage: natsjs.FileStorage,
+	}); err != nil {
+		return rawFigure{}, err
+	}
+	say("raw JetStream, messages of %d bytes", size)
+	// One subject for each of 10,000 resources, as in the log.
+	subjects := make([]string, 10_000)
+	for i := range subjects {
+		subjects[i] = fmt.Sprintf("drover-bench.raw.%d", i)
+	}
+	body := make([]byte, max(1, size-100)) // the rest is subject and headers
+	began := time.Now()
+	for i := range rawMessages {
+		if _, err := js.PublishAsync(subjects[i%len(subjects)], body); err != nil {
+			return rawFigure{}, err
+		}
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-ctx.Done():
+		return rawFigure{}, ctx.Err()
+	}
+	took := time.Since(began)
+	if err := js.DeleteStream(ctx, rawStream); err != nil {
+		return rawFigure{}, err
+	}
+	return rawFigure{perSecond: rawMessages / took.Seconds(), bytes: size}, nil
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/droverproject/drover/services/drover/internal/selector"
+)
+
+// completeTimeout bounds what a person waits for after TAB.
+const completeTimeout = 2 * time.Second
+
+func (a *App) completeSettings(root *cobra.Command) {
+	fixed := func(flag string, values ...string) {
+		_ = root.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	fixed("output", outputs...)
+	fixed("color", "auto", "always", "never")
+	for _, free := range []string{"server", "context", "project", "timeout"} {
+		fixed(free)
+	}
+}
+
+// ask reads from the server for a completion; nothing is completed where that fails.
+func (a *App) ask(cmd *cobra.Command, read func(ctx context.Context, b Bus) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+	const nothing = cobra.ShellCompDirectiveNoFileComp
+	if err := a.prepare(cmd); err != nil {
+		return nil, nothing
+	}
+	parent := cmd.Context()
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(parent, completeTimeout)
+	defer cancel()
+	b, err := a.bus(ctx)
+	if err != nil {
+		return nil, nothing
+	}
+	words, err := read(ctx, b)
+	if err != nil {
+		return nil, nothing
+	}
+	return words, nothing
+}
+
+// completeTargets completes KIND/NAME.
+func (a *App) completeTargets(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	kind, _, slash := strings.Cut(toComplete, "/")
+	prefix := kind + "/"
+	if !slash && len(args) > 0 && !strings.Contains(args[0], "/") {
+		kind, prefix, slash = args[0], "", true // KIND NAME...
+	}
+	if !slash {
+		words, directive := a.completeKinds(cmd, "/", false)
+		return words, directive | cobra.ShellCompDirectiveNoSpace
+	}
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		entries, err := listResources(ctx, b, a.project, kind, selector.Selector{})
+		words := make([]string, 0, len(entries))
+		for i := range entries {
+			words = append(words, prefix+entries[i].State.Name)
+		}
+		return plainWords(words), err
+	})
+}
+
+// completeGet completes kinds and KIND/NAME.
+func (a *App) completeGet(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 && !strings.Contains(toComplete, "/") {
+		return a.completeKinds(cmd, "", true)
+	}
+	return a.completeTargets(cmd, args, toComplete)
+}
+
+func (a *App) completeKinds(cmd *cobra.Command, suffix string, lists bool) ([]string, cobra.ShellCompDirective) {
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		prints, err := listBlueprints(ctx, b, a.project)
+		var words []string
+		for i := range prints {
+			words = append(words, prints[i].kind()+suffix)
+		}
+		if lists {
+			words = append(words, "blueprints", "jobs")
+		}
+		return plainWords(words), err
+	})
+}
+
+// completeVerbs completes the verbs of all blueprints.
+func (a *App) completeVerbs(cmd *cobra.Command, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		prints, err := listBlueprints(ctx, b, a.project)
+		var words []string
+		for i := range prints {
+			words = append(words, prints[i].verbs()...)
+		}
+		return plainWords(words), err
+	})
+}
+
+// completeJobs completes job ids.
+func (a *App) completeJobs(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		jobs, err := listJobEntries(ctx, b, a.project, jobFilter{newest: 100})
+		words := make([]string, 0, len(jobs))
+		for i := range jobs {
+			r := &jobs[i].Record
+			words = append(words, r.ID+"\t"+r.Verb+" "+r.Kind+"/"+r.Name+" "+r.State.String())
+		}
+		return plainWords(words), err
+	})
+}
+
+// plainWords leaves out what a shell or a terminal could take for more than a word.
+func plainWords(words []string) []string {
+	plain := words[:0]
+	for _, w := range words {
+		if !strings.ContainsFunc(w, func(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }) {
+			plain = append(plain, w)
+		}
+	}
+	return plain
+}

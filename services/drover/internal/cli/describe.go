@@ -1,0 +1,383 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/drover/internal/render"
+)
+
+// historyShown is how many of the last events describe shows.
+const historyShown = 8
+
+func newDescribe(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "describe KIND/NAME...",
+		Aliases: []string{"desc"},
+		Short:   "Show one resource in full, ending with why it is where it is",
+		Long: `Show a resource: its phases, jobs, attributes, labels, spec and last events, and at the end why it is where it is:
+what it waits for, since when, and who can change that.`,
+		Example: `  drover describe node/web-1
+  drover describe node web-1 web-2
+  drover describe blueprint/node
+  drover describe node/web-1 -o json | jq .why`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeTargets,
+		RunE: a.runner(func(ctx context.Context, args []string) error {
+			ctx, cancel := a.bounded(ctx, RequestTimeout)
+			defer cancel()
+			targets, err := namedTargets(args)
+			if err != nil {
+				return err
+			}
+			if targets == nil {
+				return usage("%q is not of the form KIND/NAME", args[0])
+			}
+			b, err := a.bus(ctx)
+			if err != nil {
+				return err
+			}
+			return a.describe(ctx, b, targets)
+		}),
+	}
+}
+
+func (a *App) describe(ctx context.Context, b Bus, targets []target) error {
+	var items []item
+	var texts []func(io.Writer) error
+	for _, t := range targets {
+		if t.kind == kindBlueprint {
+			p, err := getBlueprint(ctx, b, a.project, t.name)
+			if err != nil {
+				return notFoundHint(err, target{kind: "blueprints", name: t.name})
+			}
+			items = append(items, blueprintItem(&p))
+			texts = append(texts, func(w io.Writer) error { return a.writeBlueprint(w, &p) })
+			continue
+		}
+		d, err := readDescription(ctx, b, a.project, t)
+		if err != nil {
+			return notFoundHint(err, t)
+		}
+		items = append(items, item{name: t.String(), json: d.json})
+		texts = append(texts, func(w io.Writer) error { return a.writeDescription(w, d) })
+	}
+	return a.printItems(items, len(targets) == 1, func() error {
+		for i, write := range texts {
+			if i > 0 {
+				if err := a.printf("\n"); err != nil {
+					return err
+				}
+			}
+			if err := write(a.Out); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// description is all that is known of one resource.
+type description struct {
+	entry
+	spec    string // JSON; empty where it could not be read
+	why     []resource.Reason
+	history []entry
+}
+
+func readDescription(ctx context.Context, b Bus, project string, t target) (*description, error) {
+	e, err := getResource(ctx, b, project, t)
+	if err != nil {
+		return nil, err
+	}
+	d := &description{entry: e, why: resource.Why(&e.State)}
+	spec := t.entity(project)
+	spec.Family = bus.Spec
+	switch stored, err := b.Get(ctx, spec); {
+	case err == nil:
+		s, err := wire.DecodeSpec(stored.Body)
+		if err != nil {
+			return nil, fmt.Errorf("decode the spec of %s: %w", t, err)
+		}
+		if s.Digest == e.State.SpecDigest {
+			d.spec = s.JSON
+		}
+	case !errors.Is(err, bus.ErrNotFound) && !errors.Is(err, bus.ErrDenied):
+		return nil, fmt.Errorf("spec of %s: %w", t, err)
+	}
+	d.history, err = readHistory(ctx, b, project, t, e.stored.Entity.Partition)
+	if err != nil && !errors.Is(err, bus.ErrDenied) && !errors.Is(err, bus.ErrNotFound) {
+		return nil, err
+	}
+	return d, nil
+}
+
+// json is the last event, with the spec and the reasons beside its state.
+func (d *description) json() ([]byte, error) {
+	event, err := wire.EventJSON(d.stored.Body)
+	if err != nil {
+		return nil, err
+	}
+	rest := map[string]any{"why": reasonsJSON(d.why)}
+	if d.spec != "" {
+		rest["spec"] = json.RawMessage(d.spec)
+	}
+	more, err := render.Marshal(rest)
+	if err != nil {
+		return nil, err
+	}
+	// Both are objects, and neither is empty: one follows the other.
+	return append(append(slices.Clone(event[:len(event)-1]), ','), more[1:]...), nil
+}
+
+type reasonJSON struct {
+	Code  string `json:"code"`
+	Of    string `json:"of,omitempty"`
+	Since string `json:"since,omitempty"`
+	Until string `json:"until,omitempty"`
+	Text  string `json:"text"`
+}
+
+func reasonsJSON(why []resource.Reason) []reasonJSON {
+	reasons := make([]reasonJSON, len(why))
+	for i, r := range why {
+		reasons[i] = reasonJSON{Code: string(r.Code), Of: r.Of, Text: r.Text}
+		if !r.Since.IsZero() {
+			reasons[i].Since = r.Since.UTC().Format(time.RFC3339Nano)
+		}
+		if !r.Until.IsZero() {
+			reasons[i].Until = r.Until.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	return reasons
+}
+
+// sheet writes the parts of a description, and remembers the first error.
+type sheet struct {
+	w     io.Writer
+	paint render.Paint
+	err   error
+}
+
+func (s *sheet) line(format string, args ...any) {
+	if s.err == nil {
+		_, s.err = fmt.Fprintf(s.w, format+"\n", args...)
+	}
+}
+
+func (s *sheet) table(t *render.Table, indent string) {
+	if s.err == nil {
+		s.err = t.Write(s.w, indent)
+	}
+}
+
+func (s *sheet) heading(text string) { s.line("\n%s", s.paint.Bold(text)) }
+
+func (a *App) writeDescription(w io.Writer, d *description) error {
+	s := &sheet{w: w, paint: a.paint}
+	a.writeIdentity(s, d)
+	a.writePhases(s, &d.State)
+	a.writeJobs(s, &d.State)
+	writeValues(s, "Attributes", d.State.Attributes)
+	if d.spec != "" && d.spec != "{}" {
+		s.heading("Spec")
+		s.json(d.spec)
+	}
+	if len(d.history) > 0 {
+		s.heading("Last events")
+		from := max(0, len(d.history)-historyShown)
+		s.table(a.historyTable(d.history[from:], false), "  ")
+	}
+	s.heading("Why it is where it is")
+	a.writeWhy(s, d)
+	return s.err
+}
+
+func (s *sheet) json(body string) {
+	text, err := render.YAML([]byte(body))
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	for line := range strings.Lines(string(text)) {
+		s.line("  %s", strings.TrimSuffix(line, "\n"))
+	}
+}
+
+func (a *App) writeIdentity(s *sheet, d *description) {
+	r, now := &d.State, a.Now()
+	t := render.NewTable()
+	t.Row(a.paint.Bold("Resource"), render.Text(r.Kind+"/"+r.Name))
+	t.Row(a.paint.Bold("Project"), render.Text(r.Project))
+	t.Row(a.paint.Bold("State"), a.stateText(r))
+	t.Row(a.paint.Bold("Target"), render.Text(r.Target))
+	if !r.DeletedAt.IsZero() {
+		t.Row(a.paint.Bold("Deleted"), moment(now, r.DeletedAt))
+	}
+	if r.Cluster != "" {
+		t.Row(a.paint.Bold("Cluster"), render.Text(r.Cluster))
+	}
+	t.Row(a.paint.Bold("Labels"), render.Text(labelsText(r.Labels)))
+	t.Row(a.paint.Bold("UID"), render.Text(r.UID))
+	t.Row(a.paint.Bold("Generation"), fmt.Sprint(r.Generation))
+	t.Row(a.paint.Bold("Revision"), fmt.Sprint(r.Revision))
+	t.Row(a.paint.Bold("Created"), moment(now, r.CreatedAt))
+	t.Row(a.paint.Bold("Updated"), moment(now, r.UpdatedAt))
+	s.table(t, "")
+}
+
+// moment is a time, and how long ago it was.
+func moment(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	if t.After(now) {
+		return render.Time(t) + "  in " + render.Span(t.Sub(now))
+	}
+	return render.Time(t) + "  " + render.Age(now, t) + " ago"
+}
+
+func (a *App) writePhases(s *sheet, r *resource.State) {
+	if len(r.Phases) == 0 {
+		return
+	}
+	s.heading("Phases")
+	now := a.Now()
+	t := render.NewTable("PHASE", "STATE", "STATUS", "ATTEMPT", "SINCE", "DUE", "MESSAGE")
+	for i := range r.Phases {
+		run := &r.Phases[i]
+		due := ""
+		switch {
+		case run.Due.After(now):
+			due = "in " + render.Span(run.Due.Sub(now))
+		case !run.Due.IsZero() && run.Status.Active():
+			due = "now"
+		}
+		status := a.paintStatus(run.Status)
+		if run.InFlight && run.Status == resource.Waiting {
+			status += " (out)"
+		}
+		attempt := ""
+		if run.Attempt > 0 {
+			attempt = fmt.Sprint(run.Attempt)
+		}
+		t.Row(render.Text(run.Name), render.Text(run.State), status, attempt, render.Age(now, run.Since), due, render.Text(run.Message))
+	}
+	s.table(t, "  ")
+	for i := range r.Phases {
+		run := &r.Phases[i]
+		writeNested(s, run.Name+" data", run.Data)
+		writeNested(s, run.Name+" outputs", run.Outputs)
+	}
+}
+
+func writeNested(s *sheet, title string, values map[string]string) {
+	if len(values) == 0 {
+		return
+	}
+	s.line("  %s", render.Text(title)+":")
+	s.table(valueTable(values), "    ")
+}
+
+func (a *App) writeJobs(s *sheet, r *resource.State) {
+	if len(r.Jobs) == 0 {
+		return
+	}
+	s.heading("Jobs")
+	now := a.Now()
+	t := render.NewTable("JOB", "VERB", "STATE", "ACCEPTED", "RAN", "BY", "MESSAGE")
+	for i := range r.Jobs {
+		ref := &r.Jobs[i]
+		t.Row(render.Text(ref.ID), render.Text(ref.Verb), a.paintJob(ref.State), render.Age(now, ref.AcceptedAt)+" ago",
+			runText(now, ref), render.Text(ref.RequestedBy), render.Text(ref.Message))
+	}
+	s.table(t, "  ")
+}
+
+func writeValues(s *sheet, title string, values map[string]string) {
+	if len(values) == 0 {
+		return
+	}
+	s.heading(title)
+	s.table(valueTable(values), "  ")
+}
+
+// valueTable shows values that are JSON texts; plain strings without their quotes.
+func valueTable(values map[string]string) *render.Table {
+	t := render.NewTable()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := values[name]
+		var plain string
+		if json.Unmarshal([]byte(value), &plain) == nil {
+			value = plain
+		}
+		t.Row(render.Text(name), render.Text(value))
+	}
+	return t
+}
+
+func (a *App) writeWhy(s *sheet, d *description) {
+	if len(d.why) == 0 {
+		s.line("  Nothing is asked of it.")
+	}
+	now := a.Now()
+	name := render.Text(d.State.Kind + "/" + d.State.Name)
+	for _, r := range d.why {
+		line := render.Text(r.Text)
+		if !r.Since.IsZero() {
+			line += a.paint.Dim("  since " + render.Age(now, r.Since))
+		}
+		if r.Until.After(now) {
+			line += a.paint.Dim("  until in " + render.Span(r.Until.Sub(now)) + " at the latest")
+		}
+		s.line("  %s", line)
+	}
+	if d.State.PhaseFailed {
+		s.line("  %s drover logs %s; once it is mended: drover retry %s --wait", a.paint.Dim("next:"), name, name)
+	}
+}
+
+func getBlueprint(ctx context.Context, b bus.Readers, project, kind string) (blueprintEntry, error) {
+	stored, err := b.Get(ctx, bus.Entity{Family: bus.Blueprint, Project: project, Kind: kind})
+	if err == nil && stored.Deleted {
+		err = bus.ErrNotFound
+	}
+	if err != nil {
+		return blueprintEntry{}, fmt.Errorf("blueprint/%s in project %s: %w", kind, project, err)
+	}
+	return decodeBlueprint(stored)
+}
+
+func (a *App) writeBlueprint(w io.Writer, p *blueprintEntry) error {
+	s := &sheet{w: w, paint: a.paint}
+	t := render.NewTable()
+	t.Row(a.paint.Bold("Blueprint"), render.Text(p.kind()))
+	t.Row(a.paint.Bold("Project"), render.Text(p.BlueprintEvent.Project))
+	t.Row(a.paint.Bold("Lifecycle"), render.Text(p.lifecycle()))
+	t.Row(a.paint.Bold("Verbs"), render.Text(strings.Join(p.verbs(), ", ")))
+	t.Row(a.paint.Bold("Digest"), render.Text(p.BlueprintEvent.Digest))
+	t.Row(a.paint.Bold("Generation"), fmt.Sprint(p.Generation))
+	t.Row(a.paint.Bold("Applied"), moment(a.Now(), p.At))
+	s.table(t, "")
+	s.heading("Phases")
+	phases := render.NewTable("PHASE", "STATES", "DEPENDS ON", "DESCRIPTION")
+	for _, ph := range p.phases() {
+		phases.Row(render.Text(ph.Name), render.Text(strings.Join(ph.States, ",")),
+			render.Text(strings.Join(ph.DependsOn, ",")), render.Text(ph.Description))
+	}
+	s.table(phases, "  ")
+	s.heading("Spec")
+	s.json(p.JSON)
+	return s.err
+}

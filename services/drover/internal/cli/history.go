@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/services/drover/internal/render"
+)
+
+func newHistory(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history KIND/NAME",
+		Short: "Show what the log still holds of a resource",
+		Long: `Show the events that the log still holds of a resource, oldest first. The log keeps the last few of each; a
+stream that sources EVENTS can keep them longer.`,
+		Example: `  drover history node/web-1
+  drover history node/web-1 -o jsonl | jq -c '[.time, .from, .to, .cause]'`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeTargets,
+		RunE: a.runner(func(ctx context.Context, args []string) error {
+			ctx, cancel := a.bounded(ctx, RequestTimeout)
+			defer cancel()
+			targets, err := namedTargets(args)
+			if err != nil {
+				return err
+			}
+			if len(targets) != 1 {
+				return usage("name one resource: KIND/NAME")
+			}
+			b, err := a.bus(ctx)
+			if err != nil {
+				return err
+			}
+			// The bucket knows the partition, which the log is addressed by.
+			e, err := getResource(ctx, b, a.project, targets[0])
+			if err != nil {
+				return notFoundHint(err, targets[0])
+			}
+			events, err := readHistory(ctx, b, a.project, targets[0], e.stored.Entity.Partition)
+			if err != nil {
+				return err
+			}
+			items := make([]item, len(events))
+			for i := range events {
+				items[i] = resourceItem(&events[i])
+			}
+			return a.printItems(items, false, func() error { return a.historyTable(events, true).Write(a.Out, "") })
+		}),
+	}
+}
+
+func readHistory(ctx context.Context, b bus.Readers, project string, t target, partition int) ([]entry, error) {
+	entity := t.entity(project)
+	entity.Partition = partition
+	stored, err := b.History(ctx, entity)
+	if err != nil {
+		return nil, fmt.Errorf("history of %s: %w", t, err)
+	}
+	events := make([]entry, 0, len(stored))
+	for _, s := range stored {
+		e, err := decodeEntry(s)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// historyTable shows events of one resource.
+func (a *App) historyTable(events []entry, absolute bool) *render.Table {
+	first := "AGO"
+	if absolute {
+		first = "TIME"
+	}
+	t := render.NewTable(first, "REVISION", "TRANSITION", "CAUSE", "HANDS OUT", "JOB")
+	for i := range events {
+		e := &events[i]
+		when := render.Age(a.Now(), e.At)
+		if absolute {
+			when = render.Time(e.At)
+		}
+		out := ""
+		if d := e.Event.Dispatch; d != nil {
+			out = render.Text(d.Fence.Phase)
+			if d.Fence.Attempt > 1 {
+				out += fmt.Sprintf(" (attempt %d)", d.Fence.Attempt)
+			}
+		}
+		t.Row(when, fmt.Sprint(e.State.Revision), transition(e.Event.From, e.Event.To), causeText(e.Event.Cause), out,
+			render.Text(e.Event.JobID))
+	}
+	return t
+}
+
+// transition is "Allocation → Configuration", or the one state where it stayed.
+func transition(from, to string) string {
+	if from == to {
+		return render.Text(to)
+	}
+	if from == "" {
+		from = "-"
+	}
+	if to == "" {
+		to = "-"
+	}
+	return render.Text(from) + " → " + render.Text(to)
+}
+
+// causeText is what made an event happen, in a few words: "start by ann", "launch failed: exit status 3".
+func causeText(c resource.Cause) string {
+	var parts []string
+	switch {
+	case c.Verb != "":
+		parts = append(parts, c.Verb)
+	case c.Phase != "":
+		parts = append(parts, c.Phase)
+	default:
+		parts = append(parts, c.Kind)
+	}
+	if c.Outcome != "" {
+		parts = append(parts, c.Outcome)
+	}
+	if c.RequestedBy != "" {
+		parts = append(parts, "by "+c.RequestedBy)
+	}
+	text := strings.Join(parts, " ")
+	if c.Message != "" {
+		text += ": " + c.Message
+	}
+	return render.Text(text)
+}

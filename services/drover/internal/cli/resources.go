@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/drover/internal/render"
+)
+
+// resourceItem is a resource as its last event shows it.
+func resourceItem(e *entry) item {
+	return item{name: e.target().String(), json: func() ([]byte, error) { return wire.EventJSON(e.stored.Body) }}
+}
+
+// phasesColumns bounds the column of phases, unless -o wide.
+const phasesColumns = 48
+
+// resourceTable shows where resources stand.
+func (a *App) resourceTable(entries []entry) *render.Table {
+	header := []string{"NAME", "STATE", "TARGET", "PHASES", "JOB", "AGE"}
+	if a.wide() {
+		header = append(header, "JOB ID", "REVISION", "GENERATION", "UPDATED", "LABELS")
+	}
+	t := render.NewTable(header...)
+	now := a.Now()
+	for i := range entries {
+		s := &entries[i].State
+		phases := phasesText(s)
+		if !a.wide() {
+			phases = render.Cut(phases, phasesColumns)
+		}
+		verb, id := jobText(s)
+		row := []string{
+			render.Text(s.Kind + "/" + s.Name), a.stateText(s), targetText(s), a.paintPhases(s, phases), verb,
+			render.Age(now, s.CreatedAt),
+		}
+		if a.wide() {
+			row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), render.Age(now, s.UpdatedAt),
+				render.Text(labelsText(s.Labels)))
+		}
+		t.Row(row...)
+	}
+	return t
+}
+
+// stateText is the lifecycle state, painted by how it is meant.
+func (a *App) stateText(s *resource.State) string {
+	state := render.Text(s.State)
+	switch {
+	case s.PhaseFailed:
+		return a.paint.Bad(state)
+	case s.State != "" && s.State == s.Target:
+		return a.paint.Good(state)
+	default:
+		return a.paint.Busy(state)
+	}
+}
+
+func targetText(s *resource.State) string {
+	if s.DeletedAt.IsZero() {
+		return render.Text(s.Target)
+	}
+	return "(deleted)"
+}
+
+// phasesText names the phases that keep the resource in its state, as in "launch=Failed,healthy=Blocked".
+func phasesText(s *resource.State) string {
+	var parts []string
+	for i := range s.Phases {
+		run := &s.Phases[i]
+		if run.State == s.State && !run.Status.Done() && run.Status != resource.Undone && run.Status != resource.Canceled {
+			parts = append(parts, render.Text(run.Name)+"="+run.Status.String())
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (a *App) paintPhases(s *resource.State, text string) string {
+	if s.PhaseFailed {
+		return a.paint.Bad(text)
+	}
+	return text
+}
+
+// jobText is the job that the resource is at, or was last, as "start:running".
+func jobText(s *resource.State) (text, id string) {
+	ref := s.Job()
+	if ref == nil && len(s.Jobs) > 0 {
+		ref = &s.Jobs[len(s.Jobs)-1]
+	}
+	if ref == nil {
+		return "", ""
+	}
+	return render.Text(ref.Verb) + ":" + ref.State.String(), ref.ID
+}
+
+func labelsText(labels map[string]string) string {
+	parts := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		parts = append(parts, key+"="+labels[key])
+	}
+	return strings.Join(parts, ",")
+}
+
+func (a *App) paintJob(s job.State) string {
+	switch s {
+	case job.Succeeded:
+		return a.paint.Good(s.String())
+	case job.Failed:
+		return a.paint.Bad(s.String())
+	case job.Canceled:
+		return a.paint.Warn(s.String())
+	default:
+		return a.paint.Busy(s.String())
+	}
+}
+
+func (a *App) paintStatus(s resource.Status) string {
+	switch s {
+	case resource.Completed:
+		return a.paint.Good(s.String())
+	case resource.Failed:
+		return a.paint.Bad(s.String())
+	case resource.Canceling, resource.Gated:
+		return a.paint.Warn(s.String())
+	case resource.Running, resource.Waiting, resource.Sleeping:
+		return a.paint.Busy(s.String())
+	default:
+		return s.String()
+	}
+}
+
+// runText is how long a job ran, or has run.
+func runText(now time.Time, ref *job.Ref) string {
+	switch {
+	case ref.StartedAt.IsZero():
+		return "-"
+	case ref.EndedAt.IsZero():
+		return render.Age(now, ref.StartedAt)
+	default:
+		return render.Span(ref.EndedAt.Sub(ref.StartedAt))
+	}
+}

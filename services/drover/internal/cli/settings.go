@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/pflag"
+)
+
+// Connection is how to reach the server.
+type Connection struct {
+	Server  string // nats://host:port, several by commas; empty: the context's
+	Creds   string // path of a credentials file; empty: none, or the context's
+	Context string // name of a context of the nats CLI; empty: none
+}
+
+// Address is what to call it in messages.
+func (c Connection) Address() string {
+	if c.Server == "" {
+		return "context " + c.Context
+	}
+	return c.Server
+}
+
+// DefaultServer is where `drover up` listens.
+const DefaultServer = "nats://127.0.0.1:4222"
+
+// settings are the flags that every command has, after the environment and the file were asked.
+type settings struct {
+	Connection
+	project string
+	output  string
+	color   string
+	timeout time.Duration // of the whole command; 0: not given
+}
+
+// outputs are the values of -o.
+var outputs = []string{"table", "wide", "json", "jsonl", "yaml", "name"}
+
+// fileConfig is the configuration file: flags of the same names, below the environment.
+type fileConfig struct {
+	Server  string `yaml:"server"`
+	Creds   string `yaml:"creds"`
+	Context string `yaml:"context"`
+	Project string `yaml:"project"`
+	Output  string `yaml:"output"`
+	Color   string `yaml:"color"`
+	Timeout string `yaml:"timeout"`
+}
+
+// configBytesMax bounds the configuration file.
+const configBytesMax = 64 << 10
+
+func addSettings(flags *pflag.FlagSet) {
+	flags.StringP("server", "s", "", "NATS server, several by commas (env DROVER_SERVER, NATS_URL; default "+DefaultServer+")")
+	flags.String("creds", "", "credentials file (env DROVER_CREDS, NATS_CREDS)")
+	flags.String("context", "", "context of the nats CLI (env DROVER_CONTEXT, NATS_CONTEXT)")
+	flags.StringP("project", "p", "", `project (env DROVER_PROJECT; default "default")`)
+	flags.StringP("output", "o", "", "table|wide|json|jsonl|yaml|name (env DROVER_OUTPUT; default table)")
+	flags.String("color", "", "auto|always|never (env DROVER_COLOR, NO_COLOR; default auto)")
+	flags.Duration("timeout", 0, "give the whole command up after this long (env DROVER_TIMEOUT; default 10s a request, none for --wait and -f)")
+	flags.String("config", "", "configuration file (env DROVER_CONFIG; default drover/config.yaml in the user's configuration folder)")
+}
+
+// layer is one place where settings come from; the first that has a setting decides it.
+type layer struct {
+	says func(setting string) string // how a user names the setting there
+	get  func(setting string) string
+}
+
+func ownVariable(name string) string { return "DROVER_" + strings.ToUpper(name) }
+
+// natsVariable is the variable of the nats CLI; empty where it has none.
+func natsVariable(name string) string {
+	return map[string]string{"server": "NATS_URL", "creds": "NATS_CREDS", "context": "NATS_CONTEXT"}[name]
+}
+
+func readSettings(flags *pflag.FlagSet, getenv func(string) string) (settings, error) {
+	file, path, err := readFile(flags, getenv)
+	if err != nil {
+		return settings{}, err
+	}
+	layers := []layer{
+		{func(name string) string { return "--" + name }, func(name string) string { return flagValue(flags, name) }},
+		{ownVariable, func(name string) string { return getenv(ownVariable(name)) }},
+		{natsVariable, func(name string) string { return getenv(natsVariable(name)) }},
+		{func(name string) string { return path + ": " + name }, file},
+	}
+	s := settings{Connection: connection(layers)}
+	s.project, _ = pick(layers, "project", "default")
+	var from string
+	if s.output, from = pick(layers, "output", "table"); !slices.Contains(outputs, s.output) {
+		return settings{}, usage("%s: %q is none of %s", from, s.output, strings.Join(outputs, ", "))
+	}
+	if s.color, from = pick(layers, "color", ""); s.color == "" {
+		s.color = "auto"
+		if getenv("NO_COLOR") != "" {
+			s.color = "never"
+		}
+	}
+	if !slices.Contains([]string{"auto", "always", "never"}, s.color) {
+		return settings{}, usage("%s: %q is none of auto, always, never", from, s.color)
+	}
+	if timeout, from := pick(layers, "timeout", ""); timeout != "" {
+		if s.timeout, err = time.ParseDuration(timeout); err != nil || s.timeout < 0 {
+			return settings{}, usage("%s: %q is no duration such as 30s or 5m", from, timeout)
+		}
+	}
+	return s, nil
+}
+
+// connection takes server and context from one layer, so that a flag never mixes with another layer's idea of where
+// the server is: --server on top of NATS_CONTEXT means that server, and not that context's user.
+func connection(layers []layer) Connection {
+	for i, l := range layers {
+		c := Connection{Server: l.get("server"), Context: l.get("context")}
+		if c.Server == "" && c.Context == "" {
+			continue
+		}
+		c.Creds, _ = pick(layers[:i+1], "creds", "")
+		if c.Creds == "" && c.Context == "" {
+			c.Creds, _ = pick(layers, "creds", "")
+		}
+		return c
+	}
+	creds, _ := pick(layers, "creds", "")
+	return Connection{Server: DefaultServer, Creds: creds}
+}
+
+func pick(layers []layer, name, fallback string) (value, from string) {
+	for _, l := range layers {
+		if v := l.get(name); v != "" {
+			return v, l.says(name)
+		}
+	}
+	return fallback, ""
+}
+
+func flagValue(flags *pflag.FlagSet, name string) string {
+	if f := flags.Lookup(name); f != nil && f.Changed {
+		return f.Value.String()
+	}
+	return ""
+}
+
+func readFile(flags *pflag.FlagSet, getenv func(string) string) (func(string) string, string, error) {
+	path, asked := flagValue(flags, "config"), true
+	if path == "" {
+		path = getenv("DROVER_CONFIG")
+	}
+	if path == "" {
+		asked = false
+		folder := getenv("XDG_CONFIG_HOME")
+		if folder == "" && getenv("HOME") != "" {
+			folder = filepath.Join(getenv("HOME"), ".config")
+		}
+		if folder == "" {
+			return func(string) string { return "" }, "", nil
+		}
+		path = filepath.Join(folder, "drover", "config.yaml")
+	}
+	body, err := readBounded(path, configBytesMax)
+	if errors.Is(err, fs.ErrNotExist) && !asked {
+		return func(string) string { return "" }, path, nil
+	}
+	if err != nil {
+		return nil, path, usage("configuration file: %w", err)
+	}
+	var c fileConfig
+	if err := yaml.UnmarshalWithOptions(body, &c, yaml.Strict()); err != nil {
+		return nil, path, usage("configuration file %s: %s", path, yaml.FormatError(err, false, false))
+	}
+	values := map[string]string{
+		"server": c.Server, "creds": c.Creds, "context": c.Context, "project": c.Project,
+		"output": c.Output, "color": c.Color, "timeout": c.Timeout,
+	}
+	return func(name string) string { return values[name] }, path, nil
+}
+
+// readBounded reads a file of at most most bytes.
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return nil, fmt.Errorf("%s is a folder", path)
+	}
+	return readAllBounded(f, path, most)
+}

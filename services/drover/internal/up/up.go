@@ -1,0 +1,320 @@
+// Package up runs all of Drover in one process, on an embedded NATS server that other clients can reach too.
+//
+// # Order
+//
+// The data folder is locked, the server starts, streams and buckets are made or checked, then the services start, each
+// on a connection and a host of its own, in the order of services; they stop in the reverse order, the server last, and
+// the lock is freed. Nothing here is state: the data folder is the server's store, and a next `drover up` on it goes on
+// where this one stopped, or was killed.
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/bus/jetstream"
+	"github.com/droverproject/drover/pkg/bus/natsd"
+	"github.com/droverproject/drover/pkg/host"
+)
+
+// Defaults of Options.
+const (
+	DataDefault = ".drover"
+	NATSDefault = "127.0.0.1:4222"
+	HTTPDefault = "127.0.0.1:8092"
+)
+
+// Sync says when the server acknowledges a write.
+type Sync string
+
+// The two ways.
+const (
+	SyncAlways  Sync = "always"  // after it reached the disk
+	SyncDefault Sync = "default" // at once; every two minutes all is synced, and a loss of power may lose what is younger
+)
+
+// readyTimeout bounds the start.
+const readyTimeout = 60 * time.Second
+
+// Errors that callers tell apart, beside ErrInUse.
+var (
+	// ErrPort: an address is taken, or cannot be listened on.
+	ErrPort = errors.New("cannot listen")
+	// ErrOptions: an option cannot be used.
+	ErrOptions = errors.New("invalid option")
+)
+
+// Options of Run.
+type Options struct {
+	Data      string // folder; ignored where Ephemeral
+	Ephemeral bool   // keep everything in a temporary folder that is removed at the end
+	NATS      string // host:port for NATS clients; port 0 is a free one
+	HTTP      string // host:port of the gateway; port 0 is a free one
+	Metrics   string // host:port for /livez, /readyz and /metrics of all services; empty: none
+	Sync      Sync
+	// Secrets is a folder with files that listeners may name as secrets. Empty: none.
+	Secrets string
+	// Partitions of a system that is made; 0: the default. An existing one keeps its number.
+	Partitions int
+
+	Log *zap.Logger // nil: none
+	// Ready is called once, when all services serve.
+	Ready func(Addresses) error
+}
+
+// Addresses is where a running one is reached.
+type Addresses struct {
+	NATS    string `json:"nats"`              // URL
+	HTTP    string `json:"http"`              // URL
+	Metrics string `json:"metrics,omitempty"` // URL
+	Data    string `json:"data,omitempty"`    // folder; empty: ephemeral
+	Sync    Sync   `json:"sync"`
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
+}
+
+// service is one of the services and how it is run.
+type service struct {
+	name string
+	run  func(ctx context.Context, h *host.Host, b bus.Bus) error
+}
+
+// Run runs until ctx ends or something fails. A graceful stop returns nil.
+func Run(ctx context.Context, o Options) (err error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Sync != SyncAlways && o.Sync != SyncDefault {
+		return fmt.Errorf("%w: sync %q is neither %s nor %s", ErrOptions, o.Sync, SyncAlways, SyncDefault)
+	}
+	held, data, err := prepareData(o)
+	if err != nil {
+		return err
+	}
+	if held != nil {
+		defer func() { err = errors.Join(err, held.release()) }()
+	}
+	server, err := startServer(o, data)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Shutdown()) }()
+	if ctx.Err() != nil {
+		return nil // asked to stop while it was starting
+	}
+	listener, err := listen(o.HTTP, "http")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }() // the gateway has closed it
+	addresses := Addresses{
+		NATS: server.ClientURL(), HTTP: "http://" + listener.Addr().String(), Data: data, Sync: o.Sync, PID: os.Getpid(),
+		Version: host.Version(),
+	}
+	return serve(ctx, o, addresses, services(o, listener), func(a Addresses) error {
+		if held == nil {
+			return nil
+		}
+		return held.write(a)
+	})
+}
+
+// prepareData makes and locks the data folder; none where it is ephemeral.
+func prepareData(o Options) (*lock, string, error) {
+	if o.Ephemeral {
+		return nil, "", nil
+	}
+	if o.Data == "" {
+		return nil, "", fmt.Errorf("%w: the data folder is empty", ErrOptions)
+	}
+	data, err := filepath.Abs(o.Data)
+	if err != nil {
+		return nil, "", fmt.Errorf("data folder: %w", err)
+	}
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, "", fmt.Errorf("data folder: %w", err)
+	}
+	held, err := acquire(data)
+	return held, data, err
+}
+
+func startServer(o Options, data string) (*natsd.Server, error) {
+	hostname, port, err := splitAddress(o.NATS, "nats")
+	if err != nil {
+		return nil, err
+	}
+	if port != 0 { // the server's own error does not tell a taken port from a broken store
+		probe, err := listen(o.NATS, "nats")
+		if err != nil {
+			return nil, err
+		}
+		if err := probe.Close(); err != nil {
+			return nil, fmt.Errorf("nats: %w", err)
+		}
+	} else {
+		port = -1 // natsd: a free one
+	}
+	options := natsd.Options{
+		Name: "drover-up", Host: hostname, Port: port, Ephemeral: o.Ephemeral, SyncAlways: o.Sync == SyncAlways,
+		Log: serverLog(o.Log.With(zap.String(host.KeyService, "nats"))),
+	}
+	if !o.Ephemeral {
+		options.StoreDir = filepath.Join(data, "nats")
+	}
+	server, err := natsd.Start(options)
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	return server, nil
+}
+
+// serverLog passes on what an operator must see. The server is chatty about its start, which is ours.
+func serverLog(log *zap.Logger) func(natsd.Level, string) {
+	return func(level natsd.Level, line string) {
+		line = strings.TrimSpace(line)
+		switch level {
+		case natsd.Error:
+			log.Error("server", zap.String("line", line))
+		case natsd.Warn:
+			log.Warn("server", zap.String("line", line))
+		default:
+			log.Debug("server", zap.String("line", line))
+		}
+	}
+}
+
+func splitAddress(address, what string) (hostname string, port int, err error) {
+	hostname, text, err := net.SplitHostPort(address)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("%w: %s address %q is not of the form HOST:PORT", ErrOptions, what, address)
+	}
+	return hostname, port, nil
+}
+
+func listen(address, what string) (net.Listener, error) {
+	if _, _, err := splitAddress(address, what); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s address: %w", ErrPort, what, err)
+	}
+	return l, nil
+}
+
+// serve runs the services under one host, which starts and stops them in order and serves the metrics of all.
+func serve(ctx context.Context, o Options, addresses Addresses, all []service, ready func(Addresses) error) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	config := host.DefaultConfig()
+	config.NATS, config.Listen = addresses.NATS, o.Metrics
+	house := host.New(host.Options{Name: "up", Config: config, Log: o.Log, Registry: registry})
+	return house.Run(ctx, func(ctx context.Context, h *host.Host) error {
+		buses := make([]bus.Bus, 0, len(all))
+		defer func() {
+			for _, b := range buses {
+				_ = b.Close() // the server ends next
+			}
+		}()
+		for i, s := range all {
+			b, err := connect(ctx, o, addresses.NATS, s.name)
+			if err != nil {
+				return err
+			}
+			buses = append(buses, b)
+			if i == 0 { // the first one makes what all of them stand on
+				if err := setup(ctx, b, o.Log); err != nil {
+					return err
+				}
+			}
+			config := config
+			config.Listen = ""
+			one := host.New(host.Options{Name: s.name, Config: config, Log: o.Log, Registry: registry})
+			h.ReadyWhen(s.name, one.Ready)
+			h.Go(s.name, func(ctx context.Context) error {
+				return one.Run(ctx, func(ctx context.Context, h *host.Host) error { return s.run(ctx, h, b) })
+			})
+		}
+		h.Go("ready", func(ctx context.Context) error {
+			if h.Addr() != "" {
+				addresses.Metrics = "http://" + h.Addr()
+			}
+			return announce(ctx, h, o, addresses, ready)
+		})
+		return h.Wait(ctx)
+	})
+}
+
+func connect(ctx context.Context, o Options, url, name string) (bus.Bus, error) {
+	log := o.Log.With(zap.String(host.KeyService, name))
+	b, err := jetstream.Connect(ctx, jetstream.Options{
+		URL: url, Name: "drover-" + name, Partitions: o.Partitions,
+		Notice: func(event string, err error) {
+			if ctx.Err() == nil {
+				log.Warn("connection", zap.String("event", event), zap.Error(err))
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// setup makes streams and buckets. What is there and differs is told; what may be changed without loss is changed.
+func setup(ctx context.Context, b bus.Bus, log *zap.Logger) error {
+	drifts, err := b.Setup(ctx, true)
+	if err != nil {
+		return fmt.Errorf("streams and buckets: %w", err)
+	}
+	for _, d := range drifts {
+		log.Warn("drift", zap.String(host.KeyStream, d.Stream), zap.String("setting", d.Setting), zap.String("want", d.Want),
+			zap.String("have", d.Have), zap.Bool("repaired", d.Repairable))
+	}
+	return nil
+}
+
+// announce calls Ready when all services are.
+func announce(ctx context.Context, h *host.Host, o Options, a Addresses, ready func(Addresses) error) error {
+	deadline := time.NewTimer(readyTimeout)
+	defer deadline.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		err := h.Ready(ctx)
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-deadline.C:
+			return fmt.Errorf("not ready after %s: %w", readyTimeout, err)
+		case <-look.C:
+		}
+	}
+	if err := ready(a); err != nil {
+		return err
+	}
+	if o.Ready == nil {
+		return nil
+	}
+	return o.Ready(a)
+}

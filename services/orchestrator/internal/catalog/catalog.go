@@ -1,0 +1,172 @@
+// Package catalog is what a step consults: blueprints and specs by digest, and constraints. What is immutable is kept
+// in memory; what is present is asked of the log.
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/constraint"
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/wire"
+)
+
+const (
+	blueprintsMax = 1024            // blueprints in memory
+	specsMax      = 1024            // specs in memory, of at most resource.SpecBytesMax each
+	readTimeout   = 3 * time.Second // of one read
+	presentFor    = time.Second     // how long a present blueprint may be taken from memory where that is allowed
+)
+
+// Catalog is shared by the partitions of one process. Safe for concurrent use.
+type Catalog struct {
+	bus         bus.Bus
+	constraints *constraint.Evaluator
+	blueprints  *lru.Cache[string, *blueprint.Blueprint] // by digest, project and kind
+	specs       *lru.Cache[specKey, []byte]
+
+	mu      sync.Mutex
+	present map[bus.Entity]presentEntry
+}
+
+type specKey struct {
+	key    resource.Key
+	digest string
+}
+
+type presentEntry struct {
+	loaded drive.LoadedBlueprint
+	at     time.Time
+}
+
+// New returns an empty catalog.
+func New(b bus.Bus) (*Catalog, error) {
+	blueprints, err := lru.New[string, *blueprint.Blueprint](blueprintsMax)
+	if err != nil {
+		return nil, err
+	}
+	specs, err := lru.New[specKey, []byte](specsMax)
+	if err != nil {
+		return nil, err
+	}
+	return &Catalog{
+		bus: b, constraints: constraint.NewEvaluator(), blueprints: blueprints, specs: specs, present: map[bus.Entity]presentEntry{},
+	}, nil
+}
+
+// BlueprintEntity is where the blueprint of a kind stands in the log.
+func BlueprintEntity(project, kind string, partitions int) bus.Entity {
+	return bus.Entity{
+		Partition: bus.PartitionOf(project, drive.BlueprintKind, kind, partitions),
+		Family:    bus.Blueprint, Project: project, Kind: kind,
+	}
+}
+
+// Blueprint returns the blueprint of a digest, or drive.ErrNotFound.
+func (c *Catalog) Blueprint(ctx context.Context, project, kind, digest string) (*blueprint.Blueprint, error) {
+	id := project + "\x00" + kind + "\x00" + digest
+	if bp, ok := c.blueprints.Get(id); ok {
+		return bp, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	stored, err := c.bus.Version(ctx, BlueprintEntity(project, kind, c.bus.Partitions()), digest)
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil, fmt.Errorf("blueprint %s of kind %s: %w", digest, kind, drive.ErrNotFound)
+	} else if err != nil {
+		return nil, fmt.Errorf("blueprint %s of kind %s: %w", digest, kind, err)
+	}
+	return c.decode(id, stored)
+}
+
+func (c *Catalog) decode(id string, stored bus.Stored) (*blueprint.Blueprint, error) {
+	event, err := wire.DecodeBlueprint(stored.Body)
+	if err != nil {
+		return nil, err
+	}
+	bp, violations := manifest.Blueprint(event.Project, event.Kind, []byte(event.JSON))
+	if len(violations) > 0 {
+		return nil, fmt.Errorf("blueprint %s of kind %s is no longer valid: %s: %s", event.Digest, event.Kind, violations[0].Field, violations[0].Reason)
+	}
+	bp.Digest = event.Digest
+	c.blueprints.Add(id, bp)
+	return bp, nil
+}
+
+// Present returns the blueprint that new jobs of a kind pin. fresh asks the log; else an answer may be a second old.
+func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool) (drive.LoadedBlueprint, error) {
+	e := BlueprintEntity(project, kind, c.bus.Partitions())
+	if !fresh {
+		c.mu.Lock()
+		entry, ok := c.present[e]
+		c.mu.Unlock()
+		if ok && time.Since(entry.at) < presentFor {
+			return entry.loaded, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	last, err := c.bus.Last(ctx, []bus.Entity{e})
+	if err != nil {
+		return drive.LoadedBlueprint{}, fmt.Errorf("blueprint of kind %s: %w", kind, err)
+	}
+	var loaded drive.LoadedBlueprint
+	if stored := last[0]; stored.Seq != 0 {
+		loaded.Seq = stored.Seq
+		event, err := wire.DecodeBlueprint(stored.Body)
+		if err != nil {
+			return drive.LoadedBlueprint{}, err
+		}
+		loaded.Generation = event.Generation
+		if !event.Gone {
+			id := project + "\x00" + kind + "\x00" + event.Digest
+			bp, ok := c.blueprints.Get(id)
+			if !ok {
+				if bp, err = c.decode(id, stored); err != nil {
+					return drive.LoadedBlueprint{}, err
+				}
+			}
+			loaded.Blueprint = bp
+		}
+	}
+	c.mu.Lock()
+	c.present[e] = presentEntry{loaded, time.Now()}
+	c.mu.Unlock()
+	return loaded, nil
+}
+
+// Spec returns the JSON of a spec. The log holds it before any state names it, but a follower may be behind.
+func (c *Catalog) Spec(ctx context.Context, key resource.Key, digest string, partition int) ([]byte, error) {
+	id := specKey{key, digest}
+	if spec, ok := c.specs.Get(id); ok {
+		return spec, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	stored, err := c.bus.Version(ctx, bus.Entity{
+		Partition: partition, Family: bus.Spec, Project: key.Project, Kind: key.Kind, Name: key.Name,
+	}, digest)
+	if err != nil {
+		return nil, fmt.Errorf("spec %s of %s: %w", digest, key, err)
+	}
+	event, err := wire.DecodeSpec(stored.Body)
+	if err != nil {
+		return nil, err
+	}
+	c.specs.Add(id, []byte(event.JSON))
+	return []byte(event.JSON), nil
+}
+
+// When evaluates a constraint.
+func (c *Catalog) When(expression string, spec []byte, s *resource.State) (bool, error) {
+	return c.constraints.Eval(expression, spec, s)
+}

@@ -1,0 +1,116 @@
+package partition
+
+import (
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/wire"
+)
+
+// headerSubject is the header in which intake passes a command's subject on.
+const headerSubject = "Drover-Subject"
+
+// command turns a request of intake into an input. Intake has checked its form; what is checked again here is what the
+// log must never hold.
+func (s *server) command(a ask) {
+	h := a.request.Header
+	invalid := func(field, reason string) {
+		s.refuseWith(a.reply, h, &resource.Refusal{
+			Code: resource.Invalid, Message: field + ": " + reason, Violations: []resource.Violation{{Field: field, Reason: reason}},
+		})
+	}
+	project, kind, name, verb, err := bus.ParseCommandSubject(h[headerSubject])
+	if err != nil {
+		invalid("subject", err.Error())
+		return
+	}
+	requestID := h[bus.HeaderRequestID]
+	if requestID == "" {
+		invalid(bus.HeaderRequestID, "missing")
+		return
+	}
+	body, err := wire.DecodeCommand(h[bus.HeaderContentType], a.request.Body)
+	if err != nil {
+		field := "body"
+		var fe *wire.FieldError
+		if errors.As(err, &fe) && fe.Field != "" {
+			field = fe.Field
+		}
+		invalid(field, err.Error())
+		return
+	}
+	key := resource.Key{Project: project, Kind: kind, Name: name}
+	at := s.Clock.Now()
+	c := resource.Command{
+		Key: key, Verb: verb, RequestID: requestID, JobID: wire.JobID(key, requestID), Digest: wire.BodyDigest(verb, body),
+		NewUID: wire.UID(key, requestID, at), RequestedBy: body.RequestedBy,
+		Scope: body.Args["scope"], Message: body.Args["message"],
+	}
+	in := drive.Input{Key: key, Input: resource.Input{
+		Kind: resource.OnCommand, At: at, Command: &c, Traceparent: h[bus.HeaderTraceparent],
+	}}
+	if verb == resource.VerbApply {
+		if body.Manifest == nil {
+			invalid("resource", "apply needs a resource")
+			return
+		}
+		spec := body.Manifest.Spec
+		if len(spec) == 0 {
+			spec = []byte("{}")
+		}
+		if in.Spec, c.SpecDigest, err = manifest.Canonical(spec); err != nil {
+			invalid("resource.spec", err.Error())
+			return
+		}
+		c.Labels, c.Cluster = body.Manifest.Labels, body.Manifest.Cluster
+		if kind == drive.BlueprintKind {
+			bp, violations := manifest.Blueprint(project, name, in.Spec)
+			if len(violations) > 0 {
+				s.refuseWith(a.reply, h, &resource.Refusal{Code: resource.Invalid, Message: "the blueprint is not valid", Violations: violations})
+				return
+			}
+			bp.Digest = c.SpecDigest
+			in.Blueprint = bp
+		}
+	}
+	in.Reply = func(r resource.Reply) {
+		host.CrashPoint("orchestrator.before-reply")
+		if r.Refused != nil {
+			s.refuseWith(a.reply, h, r.Refused)
+			return
+		}
+		s.send(a.reply, h, wire.Reply{JobID: r.JobID, Resource: key.String(), RequestID: requestID})
+	}
+	in.Back = func(err error) {
+		s.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))
+		s.refuse(a.reply, h, resource.Overloaded, "the command could not be decided now; try again: "+err.Error())
+	}
+	in.Aside = func(reason string) { s.refuse(a.reply, h, resource.TooLarge, reason) }
+	s.loop.Offer([]drive.Input{in})
+}
+
+func (s *server) refuse(reply func(map[string]string, []byte), h map[string]string, code resource.Code, message string) {
+	s.refuseWith(reply, h, &resource.Refusal{Code: code, Message: message})
+}
+
+func (s *server) refuseWith(reply func(map[string]string, []byte), h map[string]string, r *resource.Refusal) {
+	s.Metrics.refused.WithLabelValues(string(r.Code)).Inc()
+	s.send(reply, h, wire.Reply{RequestID: h[bus.HeaderRequestID], Refused: r})
+}
+
+// send answers in the form in which the command came.
+func (s *server) send(reply func(map[string]string, []byte), h map[string]string, r wire.Reply) {
+	contentType := h[bus.HeaderContentType]
+	body, err := wire.EncodeReply(contentType, r)
+	if err != nil {
+		s.Log.Error("a reply could not be written", zap.Error(err))
+		return
+	}
+	reply(map[string]string{bus.HeaderContentType: contentType, bus.HeaderRequestID: r.RequestID}, body)
+}

@@ -1,0 +1,356 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/orchestrator/internal/catalog"
+)
+
+const (
+	loadTimeout   = 3 * time.Second
+	forgetTimeout = 10 * time.Second
+	ensureTimeout = 5 * time.Second
+)
+
+// outcome is an append on its way: its answer is taken in the order of the sends.
+type outcome struct {
+	pending bus.Pending
+	done    func(uint64, error)
+}
+
+// port is the drive.Port of one partition, over the bus.
+type port struct {
+	c     Config
+	ctx   context.Context
+	out   []outcome     // oldest first
+	calls chan<- func() // to the partition's goroutine
+}
+
+var _ drive.Port = (*port)(nil)
+
+func (p *port) entity(f bus.Family, project, kind, name string) bus.Entity {
+	return bus.Entity{Partition: p.c.Number, Family: f, Project: project, Kind: kind, Name: name}
+}
+
+func (p *port) resource(k resource.Key) bus.Entity {
+	return p.entity(bus.Resource, k.Project, k.Kind, k.Name)
+}
+
+func (p *port) job(k drive.JobKey) bus.Entity { return p.entity(bus.Job, k.Project, "", k.ID) }
+
+// Append implements drive.Port.
+func (p *port) Append(r drive.Record, done func(uint64, error)) {
+	a, bury, err := p.encode(r)
+	if err != nil {
+		p.c.Log.Error("a record could not be encoded", zap.Error(err))
+		p.later(func() { done(0, errors.Join(drive.ErrRefused, err)) })
+		return
+	}
+	host.CrashPoint("orchestrator.before-append")
+	var pending bus.Pending
+	if bury {
+		pending = p.c.Bus.Bury(a)
+	} else {
+		pending = p.c.Bus.Append(a)
+	}
+	p.out = append(p.out, outcome{pending, func(seq uint64, err error) {
+		host.CrashPoint("orchestrator.after-append")
+		switch {
+		case err == nil:
+			p.c.Metrics.events.WithLabelValues(string(a.Entity.Family)).Inc()
+		case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied):
+			err = errors.Join(drive.ErrRefused, err)
+		default:
+			p.c.Metrics.lost.Inc()
+			err = errors.Join(drive.ErrLost, err)
+		}
+		done(seq, err)
+	}})
+}
+
+func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
+	a.Expect = r.Expect
+	switch {
+	case r.Resource != nil:
+		rec := r.Resource
+		s := &rec.State
+		a.Entity = p.resource(s.Key)
+		a.Header = bus.Header{
+			From: rec.Event.From, To: rec.Event.To, Job: rec.Event.JobID, Revision: s.Revision,
+			Traceparent: rec.Event.Cause.Traceparent,
+		}
+		e := wire.ResourceEvent{Event: rec.Event, State: *s, At: rec.At, Partition: p.c.Number}
+		if rec.Event.Dispatch != nil {
+			a.Dispatch = rec.Event.Dispatch.Fence.Phase
+			e.ResultSubject = bus.ResultSubject(p.c.Number, s.Project, s.Kind, s.Name)
+		}
+		a.Body, err = wire.EncodeResource(e)
+		return a, s.Gone, err
+	case r.Job != nil:
+		rec := r.Job
+		a.Entity = p.job(drive.JobKey{Project: rec.Record.Project, ID: rec.Record.ID})
+		a.Header = bus.Header{From: rec.From.String(), To: rec.Record.State.String(), Job: rec.Record.ID, Revision: rec.Record.Revision}
+		a.Body, err = wire.EncodeJob(wire.JobEvent{From: rec.From, Record: rec.Record, At: rec.At})
+		return a, rec.Record.Gone, err
+	case r.Spec != nil:
+		rec := r.Spec
+		a.Entity = p.entity(bus.Spec, rec.Key.Project, rec.Key.Kind, rec.Key.Name)
+		a.Version = rec.Digest
+		a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: rec.Key, Digest: rec.Digest, JSON: rec.JSON, At: rec.At})
+		return a, false, err
+	case r.Blueprint != nil:
+		rec := r.Blueprint
+		bp := rec.Blueprint
+		a.Entity = catalog.BlueprintEntity(bp.Project, bp.Kind, p.c.Bus.Partitions())
+		a.Version = bp.Digest
+		a.Header.Revision = rec.Generation
+		a.Body, err = wire.EncodeBlueprint(wire.BlueprintEvent{
+			Project: bp.Project, Kind: bp.Kind, Digest: bp.Digest, JSON: rec.JSON, Generation: rec.Generation, At: rec.At,
+		})
+		return a, false, err
+	}
+	return a, false, errors.New("an empty record")
+}
+
+// later runs f on the partition's goroutine, after the present call has returned.
+func (p *port) later(f func()) {
+	go func() {
+		select {
+		case p.calls <- f:
+		case <-p.ctx.Done():
+		}
+	}()
+}
+
+// Load implements drive.Port.
+func (p *port) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, []drive.LoadedJob, error) {
+	entities := make([]bus.Entity, 0, len(keys)+len(jobs))
+	for _, k := range keys {
+		entities = append(entities, p.resource(k))
+	}
+	for _, k := range jobs {
+		entities = append(entities, p.job(k))
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
+	defer cancel()
+	var stored []bus.Stored
+	for start := 0; start < len(entities); start += bus.LoadEntitiesMax {
+		part, err := p.c.Bus.Last(ctx, entities[start:min(start+bus.LoadEntitiesMax, len(entities))])
+		if err != nil {
+			return nil, nil, err
+		}
+		stored = append(stored, part...)
+	}
+	loaded, loadedJobs := make([]drive.Loaded, len(keys)), make([]drive.LoadedJob, len(jobs))
+	for i := range keys {
+		var err error
+		if loaded[i], err = decodeResource(stored[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i := range jobs {
+		var err error
+		if loadedJobs[i], err = decodeJob(stored[len(keys)+i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return loaded, loadedJobs, nil
+}
+
+func decodeResource(s bus.Stored) (drive.Loaded, error) {
+	if s.Seq == 0 {
+		return drive.Loaded{}, nil
+	}
+	e, err := wire.DecodeResource(s.Body)
+	if err != nil {
+		return drive.Loaded{}, err
+	}
+	if s.Deleted {
+		e.State.Gone = true
+	}
+	return drive.Loaded{State: e.State, Seq: s.Seq}, nil
+}
+
+func decodeJob(s bus.Stored) (drive.LoadedJob, error) {
+	if s.Seq == 0 {
+		return drive.LoadedJob{}, nil
+	}
+	e, err := wire.DecodeJob(s.Body)
+	if err != nil {
+		return drive.LoadedJob{}, err
+	}
+	if s.Deleted {
+		e.Record.Gone = true
+	}
+	return drive.LoadedJob{Record: e.Record, Seq: s.Seq}, nil
+}
+
+// Blueprint implements drive.Port.
+func (p *port) Blueprint(project, kind, digest string) (*blueprint.Blueprint, error) {
+	return p.c.Catalog.Blueprint(p.ctx, project, kind, digest)
+}
+
+// PresentBlueprint implements drive.Port.
+func (p *port) PresentBlueprint(project, kind string, fresh bool) (drive.LoadedBlueprint, error) {
+	return p.c.Catalog.Present(p.ctx, project, kind, fresh)
+}
+
+// Spec implements drive.Port.
+func (p *port) Spec(key resource.Key, digest string) ([]byte, error) {
+	return p.c.Catalog.Spec(p.ctx, key, digest, p.c.Number)
+}
+
+// SpecSeq implements drive.Port.
+func (p *port) SpecSeq(key resource.Key) (string, uint64, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
+	defer cancel()
+	last, err := p.c.Bus.Last(ctx, []bus.Entity{p.entity(bus.Spec, key.Project, key.Kind, key.Name)})
+	if err != nil {
+		return "", 0, err
+	}
+	if last[0].Deleted {
+		return "", last[0].Seq, nil
+	}
+	return last[0].Version, last[0].Seq, nil
+}
+
+// When implements drive.Port.
+func (p *port) When(expression string, spec []byte, s *resource.State) (bool, error) {
+	return p.c.Catalog.When(expression, spec, s)
+}
+
+// Poll implements drive.Port. A poll that is lost is sent again when its lease ends.
+func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
+	body, err := wire.EncodeResource(wire.ResourceEvent{
+		Event: resource.Event{From: s.State, To: s.State, JobID: f.JobID, Cause: resource.Cause{Kind: "due", Phase: f.Phase}},
+		State: *s, At: s.UpdatedAt, Partition: p.c.Number,
+		ResultSubject: bus.ResultSubject(p.c.Number, s.Project, s.Kind, s.Name),
+	})
+	if err != nil {
+		p.c.Log.Error("a poll could not be encoded", zap.Error(err))
+		return
+	}
+	phase := bus.Phase{Project: s.Project, Kind: s.Kind, Phase: f.Phase}
+	go func() {
+		ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
+		defer cancel()
+		if err := p.c.Bus.PublishPoll(ctx, phase, key, body); err != nil && p.ctx.Err() == nil {
+			p.c.Log.Warn("a poll was not sent; it is repeated when its lease ends", host.Phase(f.Phase), zap.Error(err))
+		}
+	}()
+}
+
+// EnsurePhases implements drive.Port. It tries until it is done: without its consumer a phase has no work.
+func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
+	go func() {
+		for i := range bp.Phases {
+			phase := bus.Phase{Project: bp.Project, Kind: bp.Kind, Phase: bp.Phases[i].Name}
+			for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+				ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
+				err := p.c.Bus.EnsurePhase(ctx, phase)
+				cancel()
+				if err == nil || p.ctx.Err() != nil {
+					break
+				}
+				p.c.Log.Warn("a phase has no consumer yet", host.Kind(phase.Kind), host.Phase(phase.Phase), zap.Error(err))
+				select {
+				case <-time.After(wait):
+				case <-p.ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+}
+
+// ForgetResource implements drive.Port: its specs go with it.
+func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
+	p.forget(func(ctx context.Context) error {
+		if err := p.c.Bus.Forget(ctx, p.resource(key), seq); err != nil {
+			return err
+		}
+		spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
+		last, err := p.c.Bus.Last(ctx, []bus.Entity{spec})
+		if err != nil || last[0].Seq == 0 {
+			return err
+		}
+		at := last[0].Seq
+		if !last[0].Deleted {
+			a := bus.Append{Entity: spec, Version: last[0].Version, Expect: at}
+			if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: last[0].Version, At: last[0].Time}); err != nil {
+				return err
+			}
+			if at, err = p.c.Bus.Bury(a).Result(); err != nil {
+				return err
+			}
+		}
+		return p.c.Bus.Forget(ctx, spec, at)
+	}, done)
+}
+
+// ForgetJob implements drive.Port.
+func (p *port) ForgetJob(k drive.JobKey, seq uint64, done func(error)) {
+	p.forget(func(ctx context.Context) error {
+		last, err := p.c.Bus.Last(ctx, []bus.Entity{p.job(k)})
+		if err != nil || last[0].Seq == 0 {
+			return err
+		}
+		at := last[0].Seq
+		if !last[0].Deleted {
+			e, err := wire.DecodeJob(last[0].Body)
+			if err != nil {
+				return err
+			}
+			if !e.Record.State.Final() {
+				return drive.ErrLost
+			}
+			record := e.Record
+			record.Gone, record.Revision = true, record.Revision+1
+			a := bus.Append{Entity: p.job(k), Expect: at, Header: bus.Header{
+				From: record.State.String(), To: record.State.String(), Job: k.ID, Revision: record.Revision,
+			}}
+			if a.Body, err = wire.EncodeJob(wire.JobEvent{From: record.State, Record: record, At: p.c.Clock.Now()}); err != nil {
+				return err
+			}
+			if at, err = p.c.Bus.Bury(a).Result(); err != nil {
+				return err
+			}
+		}
+		return p.c.Bus.Forget(ctx, p.job(k), at)
+	}, done)
+}
+
+func (p *port) forget(do func(ctx context.Context) error, done func(error)) {
+	go func() {
+		ctx, cancel := context.WithTimeout(p.ctx, forgetTimeout)
+		defer cancel()
+		err := do(ctx)
+		switch {
+		case errors.Is(err, bus.ErrLost):
+			err = errors.Join(drive.ErrLost, err)
+		case err != nil && p.ctx.Err() == nil:
+			p.c.Log.Warn("what is gone was not forgotten; the next sweep tries again", zap.Error(err))
+		}
+		p.later(func() { done(err) })
+	}()
+}
+
+// Note implements drive.Port.
+func (p *port) Note(key resource.Key, in resource.Input, notes []resource.Note) {
+	for _, n := range notes {
+		p.c.Metrics.notes.WithLabelValues(string(n.Code)).Inc()
+		if ce := p.c.Log.Check(zap.DebugLevel, "nothing changed"); ce != nil {
+			ce.Write(host.Resource(key.Project, key.Kind, key.Name), zap.String("note", string(n.Code)), zap.String("of", n.Of), zap.Uint8("input", uint8(in.Kind)))
+		}
+	}
+}

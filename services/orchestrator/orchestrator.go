@@ -1,0 +1,140 @@
+// Package orchestrator is the service that decides: the one writer of EVENTS (promise 1). It serves the partitions that
+// fall to it among its live processes; for each, one goroutine runs a drive.Loop over the partition's results and
+// requests.
+//
+//	internal/partition   one partition: takeover, inputs, the Port of its Loop, sweeps, lag
+//	internal/catalog     blueprints and specs by digest, constraints: what a step consults
+//
+// Start more of it and they share the partitions (membership service "orchestrator"). Kill it, and the others take its
+// partitions over within seconds, from the log alone. Two that serve one partition for a moment do no harm: the
+// expected sequence decides.
+//
+// # Absent on purpose
+//
+// No decision: those are pkg/engine's. No state that the log does not hold. No write to a bucket or to WORK, which the
+// server derives, but for polls, which repeat what is committed.
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/services/orchestrator/internal/catalog"
+	"github.com/droverproject/drover/services/orchestrator/internal/partition"
+)
+
+// Service is the name under which the processes of this service share the partitions.
+const Service = "orchestrator"
+
+// Run runs the service on a connected bus until ctx ends. It does not close the bus.
+func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
+	metrics, err := partition.NewMetrics(h.Metrics())
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	books, err := catalog.New(b)
+	if err != nil {
+		return fmt.Errorf("catalog: %w", err)
+	}
+	clock := partition.NewClock()
+	stopTicks, err := b.OnTick(bus.TickSecond, clock.Set)
+	if err != nil {
+		return fmt.Errorf("tick: %w", err)
+	}
+	defer stopTicks()
+	h.ReadyWhen("bus", b.Healthy)
+
+	member, err := b.Join(ctx, Service, h.ID())
+	if err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	owners := &owners{
+		serve: func(ctx context.Context, n int) {
+			partition.Serve(ctx, partition.Config{
+				Bus: b, Catalog: books, Clock: clock, Metrics: metrics, Log: h.Log(), Number: n,
+			})
+		},
+		log: h.Log(), running: map[int]*owned{},
+	}
+	h.Go("partitions", func(ctx context.Context) error {
+		defer owners.stopAll()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case partitions, ok := <-member.Changes():
+				if !ok {
+					return nil
+				}
+				owners.set(ctx, partitions)
+				metrics.Owned.Set(float64(len(partitions)))
+			}
+		}
+	})
+	h.OnStop("membership", func(context.Context) error {
+		member.Leave()
+		return nil
+	})
+	return h.Wait(ctx)
+}
+
+// owners runs one goroutine for each partition that falls to this process.
+type owners struct {
+	serve   func(ctx context.Context, n int)
+	log     *zap.Logger
+	running map[int]*owned
+}
+
+type owned struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// set makes the partitions that are served exactly these.
+func (o *owners) set(ctx context.Context, partitions []int) {
+	wanted := map[int]bool{}
+	for _, n := range partitions {
+		wanted[n] = true
+	}
+	var leaving []*owned
+	for n, p := range o.running {
+		if !wanted[n] {
+			p.cancel()
+			leaving = append(leaving, p)
+			delete(o.running, n)
+		}
+	}
+	for _, p := range leaving {
+		<-p.done
+	}
+	started := 0
+	for _, n := range partitions {
+		if o.running[n] != nil {
+			continue
+		}
+		serveCtx, cancel := context.WithCancel(ctx)
+		p := &owned{cancel: cancel, done: make(chan struct{})}
+		o.running[n] = p
+		started++
+		go func() {
+			defer close(p.done)
+			o.serve(serveCtx, n)
+		}()
+	}
+	o.log.Info("partitions changed", zap.Int("owned", len(partitions)), zap.Int("started", started), zap.Int("left", len(leaving)))
+}
+
+func (o *owners) stopAll() {
+	var wg sync.WaitGroup
+	for n, p := range o.running {
+		p.cancel()
+		delete(o.running, n)
+		wg.Go(func() { <-p.done })
+	}
+	wg.Wait()
+}
