@@ -30,19 +30,19 @@ import (
 
 // Header names.
 const (
-	HeaderFrom        = "Drover-From"
-	HeaderTo          = "Drover-To"
-	HeaderJob         = "Drover-Job"
-	HeaderRevision    = "Drover-Revision"
-	HeaderRequestID   = "Drover-Request-Id"
-	HeaderReplyTo     = "Drover-Reply-To"
-	HeaderPoll        = "Drover-Poll"
-	HeaderReason      = "Drover-Reason"
+	HeaderFrom      = "Drover-From"
+	HeaderTo        = "Drover-To"
+	HeaderJob       = "Drover-Job"
+	HeaderRevision  = "Drover-Revision"
+	HeaderRequestID = "Drover-Request-Id"
+	HeaderReplyTo   = "Drover-Reply-To"
+	HeaderPoll      = "Drover-Poll"
+	HeaderReason    = "Drover-Reason"
 	// HeaderOriginalSubject and HeaderOriginalSeq say where a message that was set aside came from.
 	HeaderOriginalSubject = "Drover-Original-Subject"
 	HeaderOriginalSeq     = "Drover-Original-Sequence"
 	// HeaderVerb is what an uncaptured request asks for (Request.Verb).
-	HeaderVerb = "Drover-Verb"
+	HeaderVerb        = "Drover-Verb"
 	HeaderContentType = "Content-Type"
 	HeaderTraceparent = "traceparent"
 	ContentTypeJSON   = "application/json"

@@ -89,7 +89,7 @@ func (e *Evaluator) Eval(expr string, specJSON []byte, s *resource.State) (bool,
 	return result, nil
 }
 
-// ErrCost: the evaluation was ended at CostMax.
+// ErrCost says that the evaluation was ended at CostMax.
 var ErrCost = fmt.Errorf("costs more than %d units", CostMax)
 
 func plain(err error) error {

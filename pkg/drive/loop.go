@@ -269,7 +269,7 @@ func (l *Loop) step(ln *lane, it *item) {
 		return
 	}
 	if in.Kind == resource.OnCommand {
-		if err := l.prepare(ln, it, &in); err != nil {
+		if err := l.prepare(ln, it, &in, env); err != nil {
 			l.pop(ln)
 			it.back(err)
 			return
@@ -454,7 +454,7 @@ func hasConstraint(bp *blueprint.Blueprint) bool {
 
 // prepare completes a command: the job that the same request made before, the polls that are out; and sends the spec of
 // an apply ahead, so that no state ever names a spec that the log does not hold.
-func (l *Loop) prepare(ln *lane, it *item, in *resource.Input) error {
+func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env) error {
 	c := *in.Command
 	in.Command = &c
 	for name, p := range ln.polls {
@@ -480,6 +480,9 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input) error {
 	// name may be about to be forgotten.
 	if c.Verb != resource.VerbApply || c.Known != nil || it.specSent || ln.state.Exists() && ln.state.SpecDigest == c.SpecDigest {
 		return nil
+	}
+	if _, fx := resource.Step(ln.state, *in, env); fx.Event == nil {
+		return nil // refused: it leaves nothing behind, its spec included
 	}
 	_, seq, err := l.port.SpecSeq(ln.key)
 	if err != nil {

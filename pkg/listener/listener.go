@@ -286,7 +286,7 @@ func SecretName(name string) bool {
 	if name == "" || len(name) > SecretNameBytesMax {
 		return false
 	}
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		c := name[i]
 		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !plain && (i == 0 || c != '-' && c != '_' && c != '.') {

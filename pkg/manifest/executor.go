@@ -35,9 +35,7 @@ const (
 	ScriptOutputVariable = "DROVER_OUTPUT" // names the file that a script may leave its ScriptOutput in
 )
 
-// # Templates
-//
-// url, headers, body, command, env and dir may hold Jinja: {{ … }} over resource.{name, kind, project, uid, labels,
+// Of templates: url, headers, body, command, env and dir may hold Jinja: {{ … }} over resource.{name, kind, project, uid, labels,
 // spec, attributes, state, target}, phase.{name, attempt, data} and job.{id}. The runner renders them at each call;
 // here only their delimiters are checked.
 

@@ -307,7 +307,8 @@ func TestCanonical(t *testing.T) {
 	t.Parallel()
 	canonical, digest, err := Canonical([]byte(`{"b": 12345678901234567890.10, "a": [1e5, "<é&\u0041\n>", {"z": null, "y": true}]}`))
 	require.NoError(t, err)
-	require.Equal(t, `{"a":[1e5,"<é&A\n>",{"y":true,"z":null}],"b":12345678901234567890.10}`, string(canonical))
+	want := `{"a":[1e5,"<é&A\n>",{"y":true,"z":null}],"b":12345678901234567890.10}`
+	require.Equal(t, want, string(canonical))
 	require.Equal(t, "b776442b3a3dcc957ffb308c936faa06", digest)
 	_, _, err = Canonical([]byte(`{"a":1,"a":2}`))
 	require.ErrorContains(t, err, "a: is given twice")
@@ -419,7 +420,7 @@ func TestParseRefuses(t *testing.T) {
 		head + "spec: {a: 1}\nspec: {a: 1}\n": "5:1",
 		head + "\tspec: {}\n":                 "is not YAML",
 		head + "spec:\n  a: {b: [\n":          "is not YAML",
-		"a: \xff\n":                           "is not UTF-8",
+		"a: \xff\n":                           "1:4: the file is not UTF-8",
 		head + "spec:\n  a: " + strings.Repeat("[", 70) + strings.Repeat("]", 70) + "\n": "is nested deeper than 64",
 	} {
 		_, err := Parse([]byte(text))
@@ -446,13 +447,13 @@ func TestSchema(t *testing.T) {
 	require.NoError(t, compiler.AddResource("blueprint.json", text))
 	schema, err := compiler.Compile("blueprint.json")
 	require.NoError(t, err)
-	check := func(spec any) (bySchema error, byUs []resource.Violation) {
+	check := func(spec any) (byUs []resource.Violation, bySchema error) {
 		bySchema = schema.Validate(map[string]any{"apiVersion": APIVersion, "kind": KindBlueprint,
 			"metadata": map[string]any{"name": "k"}, "spec": spec})
 		body, err := json.Marshal(spec)
 		require.NoError(t, err)
 		_, byUs = Blueprint("p", "k", body)
-		return bySchema, byUs
+		return byUs, bySchema
 	}
 	changes := 0
 	for _, example := range []string{full, table} {
@@ -461,7 +462,7 @@ func TestSchema(t *testing.T) {
 			require.NoError(t, err)
 			return v
 		}
-		bySchema, byUs := check(value())
+		byUs, bySchema := check(value())
 		require.NoError(t, bySchema)
 		require.Empty(t, byUs)
 		// Every value in turn is replaced by one of another type, and every object gets a field that nobody knows.
@@ -483,7 +484,7 @@ func TestSchema(t *testing.T) {
 				break
 			}
 			changes++
-			bySchema, byUs := check(v)
+			byUs, bySchema := check(v)
 			require.Error(t, bySchema, "the schema accepts a change at %s", where)
 			require.NotEmpty(t, byUs, "Blueprint accepts a change at %s", where)
 		}

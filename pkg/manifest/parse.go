@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -87,6 +88,10 @@ func (e Errors) Error() string {
 func Parse(r []byte) ([]Document, error) {
 	if len(r) > FileBytesMax {
 		return nil, Errors{{Line: 1, Column: 1, Reason: fmt.Sprintf("the file is larger than %d bytes", FileBytesMax)}}
+	}
+	if !utf8.Valid(r) {
+		p := newLines(r).at(len(r) - len(bytes.TrimLeftFunc(r, func(c rune) bool { return c != utf8.RuneError })))
+		return nil, Errors{{Line: p.line, Column: p.column, Reason: "the file is not UTF-8"}}
 	}
 	r = bytes.TrimPrefix(r, []byte("\ufeff"))
 	raws, isJSON := splitJSON(r)

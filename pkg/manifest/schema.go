@@ -28,7 +28,7 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// Named are the parts of the schema whose Go type does not say what may stand there.
+// named is a part of the schema whose Go type does not say what may stand there.
 func named(name string) map[string]any {
 	switch name {
 	case "lifecycle":

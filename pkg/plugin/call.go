@@ -195,8 +195,10 @@ func (s *server) wanted(ctx context.Context, rs []*Resource) ([]verdict, error) 
 			continue
 		}
 		// Where a follower that is behind has answered, the work itself is the newest word.
-		behind := event.State.UpdatedAt.Before(r.work.State.UpdatedAt) ||
-			event.State.UID == r.work.State.UID && event.State.Revision < r.work.State.Revision
+		behind := event.State.UpdatedAt.Before(r.work.State.UpdatedAt)
+		if event.State.UID == r.work.State.UID {
+			behind = event.State.Revision < r.work.State.Revision
+		}
 		if behind || outstanding(&r.work, &event.State) {
 			verdicts[i] = yes
 		}
@@ -226,7 +228,7 @@ func (s *server) rest(err error) answer {
 	switch {
 	case errors.As(err, &panicked):
 		return answer{outcome: resource.OutcomeFailed, message: err.Error()}
-	case s.working.Err() != nil, s.stopping.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
+	case s.working.Err() != nil, s.ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
 		return answer{release: true}
 	case errors.Is(err, ErrUnavailable), errors.Is(err, bus.ErrClosed):
 		return answer{release: true, delay: releaseAfter}

@@ -47,7 +47,9 @@ import (
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
-// Limits and times of the SDK.
+// Limits and times of the SDK. How old work is, and when its deadline is, is the server's clock against this machine's:
+// one that runs fast looks at states without need, one that runs slow begins a little more that is out of date, which
+// fences make harmless.
 const (
 	BatchMax          = 1000                   // resources per batch
 	ConcurrencyMax    = 1000                   // batches in flight per Serve
@@ -57,7 +59,8 @@ const (
 	AnswerGrace       = 5 * time.Second        // how long results may still be stored after handlers had to end
 	SpecsBytesMax     = 16 << 20               // bytes of specs that one Serve keeps
 	answeredMax       = 8192                   // answered deliveries that are remembered, to recognise their duplicates
-	keepEvery         = 100 * time.Millisecond // how often leases are looked at
+	keepEvery         = 200 * time.Millisecond // how often leases are looked at
+	fetchGrace        = 200 * time.Millisecond // how long a fetch may go on after Serve was told to stop
 	retryFirst        = 100 * time.Millisecond // first wait after a failed call of the bus; doubles
 	retryLast         = 2 * time.Second        // longest such wait
 	releaseAfter      = time.Second            // wait before work that could not be begun is delivered again
@@ -101,6 +104,9 @@ type Options struct {
 	// CheckEvery is how often a long call is checked against the present state of its resource, to end it when it is no
 	// longer wanted (Resource.Context). Default a third of the lease.
 	CheckEvery time.Duration
+	// Drain, if set, ends Serve without an end to ctx: once it is closed nothing more is begun, and Serve returns when
+	// the calls that are out have ended, however long that takes.
+	Drain <-chan struct{}
 	// Log is where the SDK logs. Default none.
 	Log *zap.Logger
 	// Observe, if set, is told of every settled hand-out. It must not block.
@@ -161,7 +167,7 @@ func (o Options) complete() (Options, error) {
 }
 
 // Serve hands out the work of one phase to handle until ctx ends, and then waits for the calls that are out (see
-// Options.StopGrace). It waits for a phase that has no consumer yet, and for one that was removed. It returns nil when
+// Options.StopGrace and Options.Drain). It waits for a phase that has no consumer yet, and for one that was removed. It returns nil when
 // ctx ended, and an error if the options are not valid, the bus was closed, or its server forbids to pull.
 func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle Handler) error {
 	opts, err := opts.complete()
@@ -176,7 +182,8 @@ func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
 	s := &server{
-		Options: opts, bus: b, phase: phase, handle: handle, stopping: stopping, working: working, answering: answering,
+		Options: opts, bus: b, phase: phase, handle: handle,
+		ctx: ctx, stopping: stopping, working: working, answering: answering,
 		slots: make(chan struct{}, opts.Concurrency), specs: newSpecs(SpecsBytesMax),
 		out: map[resource.Fence]*Resource{}, answered: newAnswered(answeredMax),
 		log: opts.Log.With(zap.String("project", phase.Project), zap.String("kind", phase.Kind), zap.String("phase", phase.Phase)),
@@ -187,13 +194,27 @@ func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle
 		defer close(keeping)
 		s.keep(idle)
 	}()
-	err = s.fetch(ctx)
+	go func() {
+		select {
+		case <-opts.Drain:
+			stop()
+		case <-stopping.Done():
+		}
+	}()
+	err = s.fetch(stopping)
 	stop()
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		s.calls.Wait()
 	}()
+	if err == nil {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
 	after(done, opts.StopGrace, stopWorking)
 	after(done, AnswerGrace, stopAnswering)
 	<-done

@@ -22,9 +22,9 @@ type server struct {
 	log    *zap.Logger
 	specs  *specs
 
-	// stopping ends first: nothing is begun any more. Then working, the context of calls. Then answering, that of
-	// storing their results.
-	stopping, working, answering context.Context
+	// ctx is Serve's. stopping ends with it, or by Drain: nothing is begun any more. Then ends working, the context of
+	// calls; then answering, that of storing their results.
+	ctx, stopping, working, answering context.Context
 
 	slots chan struct{} // one per batch in flight
 	calls sync.WaitGroup
@@ -44,6 +44,13 @@ func (s *server) fetch(ctx context.Context) error {
 			puller.Close()
 		}
 	}()
+	// A fetch that is under way may end: what the server has sent already would otherwise come again only when its time
+	// is up. One that waits for nothing is cut short.
+	fetching, stopFetching := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopFetching()
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(fetchGrace, stopFetching)
+	})()
 	failures := 0
 	for {
 		if puller == nil {
@@ -61,7 +68,7 @@ func (s *server) fetch(ctx context.Context) error {
 			s.giveSlots(slots)
 			return nil // ctx ended
 		}
-		deliveries, err := puller.Fetch(ctx, min(slots*s.Batch, room, BatchMax), s.FetchWait)
+		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.FetchWait)
 		s.giveSlots(slots - s.begin(deliveries))
 		switch {
 		case ctx.Err() != nil:
@@ -96,7 +103,7 @@ func (s *server) bind(ctx context.Context) (bus.Puller, error) {
 			s.log.Info("bound to the phase")
 			return puller, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // the error says that ctx ended, which is no failure
 		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
 			return nil, fmt.Errorf("plugin: pull work of %s: %w", s.phase.WorkSubject(), err)
 		case tries == 0 && errors.Is(err, bus.ErrNotFound):

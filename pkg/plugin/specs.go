@@ -107,7 +107,10 @@ func newAnswered(most int) *answered {
 	return &answered{most: most, fence: map[uint64]resource.Fence{}}
 }
 
-func (a *answered) has(seq uint64, fence resource.Fence) bool { return a.fence[seq] == fence }
+func (a *answered) has(seq uint64, fence resource.Fence) bool {
+	known, ok := a.fence[seq]
+	return ok && known == fence
+}
 
 func (a *answered) add(seq uint64, fence resource.Fence) {
 	if _, known := a.fence[seq]; !known {

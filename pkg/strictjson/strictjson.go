@@ -104,7 +104,7 @@ func Field(path, name string) string {
 func Item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 func plain(name string) bool {
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		if c := name[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
 			return false
 		}

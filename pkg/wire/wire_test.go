@@ -374,12 +374,14 @@ func TestContractReplies(t *testing.T) {
 	accepted := Reply{JobID: "j", Resource: "default/node/web-1"}
 	body, err := EncodeReply(ContentTypeJSON, accepted)
 	require.NoError(t, err)
-	require.Equal(t, `{"jobId":"j","resource":"default/node/web-1"}`, string(body))
+	want := `{"jobId":"j","resource":"default/node/web-1"}`
+	require.Equal(t, want, string(body))
 	refused := Reply{Refused: &resource.Refusal{Code: resource.Invalid, Message: "…",
 		Violations: []resource.Violation{{Field: "spec.phases[1].dependsOn[0]", Reason: "no phase of this name"}}}}
 	body, err = EncodeReply(ContentTypeJSON, refused)
 	require.NoError(t, err)
-	require.Equal(t, `{"code":"invalid","message":"…","violations":[{"field":"spec.phases[1].dependsOn[0]","reason":"no phase of this name"}]}`, string(body))
+	want = `{"code":"invalid","message":"…","violations":[{"field":"spec.phases[1].dependsOn[0]","reason":"no phase of this name"}]}`
+	require.Equal(t, want, string(body))
 	got, err := DecodeReply(ContentTypeJSON, []byte(`{"jobId": "j", "resource": "r", "new": 1}`))
 	require.NoError(t, err, "fields may be added")
 	require.Equal(t, Reply{JobID: "j", Resource: "r"}, got)
@@ -716,10 +718,28 @@ func FuzzInputs(f *testing.F) {
 	})
 }
 
+// sizes are an event of about 300 bytes, and the example.
+func sizes() map[string]ResourceEvent {
+	small := example()
+	small.Event.Dispatch, small.State.Phases, small.State.Attributes = nil, small.State.Phases[:1], nil
+	return map[string]ResourceEvent{"small": small, "usual": example()}
+}
+
 func BenchmarkEncodeResource(b *testing.B) {
-	e := example()
+	for name, e := range sizes() {
+		b.Run(name, func(b *testing.B) { benchmarkEncode(b, e) })
+	}
+}
+
+func BenchmarkDecodeResource(b *testing.B) {
+	for name, e := range sizes() {
+		b.Run(name, func(b *testing.B) { benchmarkDecode(b, e) })
+	}
+}
+
+func benchmarkEncode(b *testing.B, e ResourceEvent) {
 	body, _ := EncodeResource(e)
-	b.SetBytes(int64(len(body)))
+	b.ReportMetric(float64(len(body)), "bytes")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := EncodeResource(e); err != nil {
@@ -728,9 +748,9 @@ func BenchmarkEncodeResource(b *testing.B) {
 	}
 }
 
-func BenchmarkDecodeResource(b *testing.B) {
-	body, _ := EncodeResource(example())
-	b.SetBytes(int64(len(body)))
+func benchmarkDecode(b *testing.B, e ResourceEvent) {
+	body, _ := EncodeResource(e)
+	b.ReportMetric(float64(len(body)), "bytes")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := DecodeResource(body); err != nil {

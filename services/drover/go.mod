@@ -5,10 +5,12 @@ go 1.26.0
 require (
 	github.com/droverproject/drover/pkg v0.0.0
 	github.com/droverproject/drover/pkg/engine v0.0.0
+	github.com/droverproject/drover/services/gateway v0.0.0
 	github.com/droverproject/drover/services/intake v0.0.0
 	github.com/droverproject/drover/services/lifecycle v0.0.0
 	github.com/droverproject/drover/services/notifier v0.0.0
 	github.com/droverproject/drover/services/orchestrator v0.0.0
+	github.com/droverproject/drover/services/runner v0.0.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/jedib0t/go-pretty/v6 v6.8.3
 	github.com/nats-io/nats.go v1.55.0
@@ -16,6 +18,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
 	go.uber.org/zap v1.28.0
 	golang.org/x/term v0.47.0
 )
@@ -23,26 +26,33 @@ require (
 require (
 	cel.dev/cel-go v0.33.2 // indirect
 	cel.dev/expr v0.25.1 // indirect
-	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/antithesishq/antithesis-sdk-go v0.8.0 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/droverproject/drover/proto v0.0.0 // indirect
+	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
+	github.com/modern-go/reflect2 v1.0.2 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/nikolalohinski/gonja/v2 v2.9.1 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
+	github.com/sirupsen/logrus v1.9.3 // indirect
 	github.com/synadia-io/orbit.go/natscontext v0.1.1 // indirect
 	go.uber.org/multierr v1.10.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
@@ -62,8 +72,10 @@ replace (
 	github.com/droverproject/drover/pkg => ../../pkg
 	github.com/droverproject/drover/pkg/engine => ../../pkg/engine
 	github.com/droverproject/drover/proto => ../../proto
+	github.com/droverproject/drover/services/gateway => ../gateway
 	github.com/droverproject/drover/services/intake => ../intake
 	github.com/droverproject/drover/services/lifecycle => ../lifecycle
 	github.com/droverproject/drover/services/notifier => ../notifier
 	github.com/droverproject/drover/services/orchestrator => ../orchestrator
+	github.com/droverproject/drover/services/runner => ../runner
 )

@@ -56,13 +56,13 @@ type Options struct {
 
 // Limits of the streams. The server reserves the bytes when a stream is made. Zero: the default in the comment.
 type Limits struct {
-	CommandBytes, CommandMessages int64 // 256 MiB, 1,000,000; then ErrFull
-	ResultBytes, ResultMessages   int64 // 256 MiB, 1,000,000; then ErrFull
-	OutputBytes                   int64 // 256 MiB; then the oldest go
+	CommandBytes, CommandMessages int64         // 256 MiB, 1,000,000; then ErrFull
+	ResultBytes, ResultMessages   int64         // 256 MiB, 1,000,000; then ErrFull
+	OutputBytes                   int64         // 256 MiB; then the oldest go
 	OutputAge                     time.Duration // 7 days
-	RefusedBytes                  int64 // 64 MiB; then the oldest go
+	RefusedBytes                  int64         // 64 MiB; then the oldest go
 	RefusedAge                    time.Duration // 3 days
-	PoisonBytes                   int64 // 64 MiB; then the oldest go
+	PoisonBytes                   int64         // 64 MiB; then the oldest go
 	PoisonAge                     time.Duration // 30 days
 }
 

@@ -82,7 +82,8 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 		Destination: "drover.work.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(5)}}"}}}}
 	add(work)
 
-	commands := base(streamCommands, "Drover: commands that were published, until intake has taken them.", "drover.cmd.>")
+	// Subjects of any other shape are refused to the publisher: no partition's consumer would ever find them.
+	commands := base(streamCommands, "Drover: commands that were published, until intake has taken them.", "drover.cmd.*.*.*.*")
 	commands.Retention, commands.Discard = natsjs.WorkQueuePolicy, natsjs.DiscardNew
 	commands.MaxBytes, commands.MaxMsgs = o.Limits.CommandBytes, o.Limits.CommandMessages
 	commands.MaxMsgSize = bus.CommandBytesMax + headerBytes
@@ -91,7 +92,7 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 		Destination: fmt.Sprintf("drover.cmds.{{partition(%d,1,2,3)}}.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}", partitions)}
 	add(commands)
 
-	results := base(streamResults, "Drover: answers of executors, until the orchestrator has applied them.", "drover.result.>")
+	results := base(streamResults, "Drover: answers of executors, until the orchestrator has applied them.", "drover.result.*.*.*.*")
 	results.Retention, results.Discard = natsjs.WorkQueuePolicy, natsjs.DiscardNew
 	results.MaxBytes, results.MaxMsgs = o.Limits.ResultBytes, o.Limits.ResultMessages
 	add(results)

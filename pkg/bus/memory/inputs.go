@@ -43,7 +43,9 @@ func (c *Conn) put(st *stream, partition int, subject string, header map[string]
 }
 
 // Commands implements bus.Inputs.
-func (c *Conn) Commands(_ context.Context, partition int) (bus.Inbox, error) { return c.open(c.s.commands, partition) }
+func (c *Conn) Commands(_ context.Context, partition int) (bus.Inbox, error) {
+	return c.open(c.s.commands, partition)
+}
 
 // PublishResult implements bus.Inputs.
 func (c *Conn) PublishResult(_ context.Context, subject string, header map[string]string, body []byte) error {
@@ -62,7 +64,9 @@ func (c *Conn) PublishResult(_ context.Context, subject string, header map[strin
 }
 
 // Results implements bus.Inputs.
-func (c *Conn) Results(_ context.Context, partition int) (bus.Inbox, error) { return c.open(c.s.results, partition) }
+func (c *Conn) Results(_ context.Context, partition int) (bus.Inbox, error) {
+	return c.open(c.s.results, partition)
+}
 
 // Backlog implements bus.Inputs.
 func (c *Conn) Backlog(_ context.Context, stream string, partition int) (uint64, time.Time, error) {

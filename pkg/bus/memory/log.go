@@ -263,4 +263,3 @@ func (c *Conn) History(_ context.Context, e bus.Entity) ([]bus.Stored, error) {
 	}
 	return all, nil
 }
-

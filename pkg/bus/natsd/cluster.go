@@ -123,6 +123,21 @@ func (c *Cluster) Start(ctx context.Context, i int) error {
 	return c.waitLeader(ctx)
 }
 
+// Restart ends all members, starts them again and returns when the cluster has a leader.
+func (c *Cluster) Restart(ctx context.Context) error {
+	if err := c.Shutdown(); err != nil {
+		return err
+	}
+	for i := range c.members {
+		m, err := start(c.options[i])
+		if err != nil {
+			return err
+		}
+		c.members[i] = m
+	}
+	return c.waitLeader(ctx)
+}
+
 // Leader is the index of the member that leads a stream, or -1.
 func (c *Cluster) Leader(stream string) int {
 	for i, m := range c.members {

@@ -1,12 +1,3 @@
-// Package job is what a user asked for: its states, its table, and the record that follows from its root resource.
-//
-// A job lives in the state of its root resource (Ref). The record in family "job" (Record) is derived from it by
-// Derive, appended after the resource's event, keyed by job id and safe to repeat (promise 1).
-//
-// # States
-//
-//	pending ──► running ──► succeeded | failed | canceled
-//	   └──────────────────────────────────────────▲ canceled, succeeded (nothing to do), failed
 package job
 
 import (

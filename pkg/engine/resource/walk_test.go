@@ -17,9 +17,9 @@ import (
 // After every step the world checks it (world.step), and in the end a fair world must bring the job to its end.
 func TestWalks(t *testing.T) {
 	t.Parallel()
-	walks, steps := 3000, 60
+	walks, steps := 800, 60
 	if testing.Short() {
-		walks = 300
+		walks = 100
 	}
 	for seed := range uint64(walks) {
 		if err := walk(seed, steps); err != nil {
@@ -44,7 +44,7 @@ func walk(seed uint64, steps int) error {
 	k.w.define(k.blueprint())
 	for range steps {
 		in := k.input()
-		k.log(in)
+		k.story = append(k.story, told{in, k.w.state})
 		if _, err := k.w.step(in); err != nil {
 			return fmt.Errorf("%w\n%s", err, k)
 		}
@@ -64,26 +64,39 @@ type walker struct {
 	requests  int
 	commands  []resource.Command
 	results   []resource.Result
-	story     []string
+	story     []told
+}
+
+// told is an input, and the state that it came to.
+type told struct {
+	in    resource.Input
+	state resource.State
 }
 
 // String is what led to a failure.
 func (k *walker) String() string {
-	return fmt.Sprintf("present %+v\nstate %+v\nlast inputs:\n  %s",
-		*k.w.blueprints[k.w.present], k.w.state, strings.Join(k.story[max(0, len(k.story)-12):], "\n  "))
-}
-
-func (k *walker) log(in resource.Input) {
-	line := fmt.Sprintf("+%s %d", in.At.Sub(began), in.Kind)
-	switch {
-	case in.Command != nil:
-		line += fmt.Sprintf(" %s %s scope=%s polling=%v", in.Command.Verb, in.Command.RequestID, in.Command.Scope, in.Polling)
-	case in.Result != nil:
-		line += fmt.Sprintf(" %s %+v retryable=%t", in.Result.Outcome, in.Result.Fence, in.Result.Retryable)
-	case in.Lost != nil:
-		line += fmt.Sprintf(" %+v", *in.Lost)
+	var b strings.Builder
+	fmt.Fprintf(&b, "blueprint %+v", *k.w.blueprints[k.w.present])
+	for _, t := range append(k.story[max(0, len(k.story)-12):], told{state: k.w.state}) {
+		fmt.Fprintf(&b, "\n  %s>%s", t.state.State, t.state.Target)
+		for i := range t.state.Phases {
+			b.WriteString(" " + phaseText(&t.state, &t.state.Phases[i]))
+		}
+		for i := range t.state.Jobs {
+			b.WriteString(", " + jobText(&t.state.Jobs[i]))
+		}
+		switch in := t.in; {
+		case in.Command != nil:
+			fmt.Fprintf(&b, "\n%s %s %s scope=%q polling=%v", since(in.At), in.Command.Verb, in.Command.JobID, in.Command.Scope, in.Polling)
+		case in.Result != nil:
+			fmt.Fprintf(&b, "\n%s %s of %s retryable=%t", since(in.At), in.Result.Outcome, fenceText(in.Result.Fence), in.Result.Retryable)
+		case in.Lost != nil:
+			fmt.Fprintf(&b, "\n%s lost %s", since(in.At), fenceText(*in.Lost))
+		case in.Kind != 0:
+			fmt.Fprintf(&b, "\n%s %s", since(in.At), map[resource.InputKind]string{resource.OnDue: "due", resource.OnContinue: "continue"}[in.Kind])
+		}
 	}
-	k.story = append(k.story, fmt.Sprintf("%s; state was %s, phases %+v", line, k.w.state.State, k.w.state.Phases))
+	return b.String()
 }
 
 func (k *walker) chance(percent int) bool { return k.r.IntN(100) < percent }

@@ -21,6 +21,7 @@ type Bus interface {
 	bus.Output
 	Request(ctx context.Context, subject string, header map[string]string, body []byte) (bus.Request, error)
 	Setup(ctx context.Context, repair bool) ([]bus.Drift, error)
+	Partitions() int
 	Healthy(ctx context.Context) error
 	Close() error
 }
@@ -30,7 +31,7 @@ const (
 	// RequestTimeout is how long one command may take to be answered, unless --timeout says otherwise.
 	RequestTimeout = 10 * time.Second
 	// ConnectTimeout bounds the first connection.
-	ConnectTimeout = 5 * time.Second
+	ConnectTimeout = 3 * time.Second
 	// OwnerPatience is how long a request is repeated while no intake listens, as in a failover.
 	OwnerPatience = 3 * time.Second
 	// RequestsInFlight is how many commands of one command line are on their way at once.

@@ -95,9 +95,11 @@ type outcome struct {
 	FailedPhases []failedPhase `json:"failedPhases,omitempty"`
 	Seconds      float64       `json:"seconds,omitempty"`
 
-	exit   int
-	target target
-	uid    string // of the resource, where the job said it
+	exit     int
+	target   target
+	spec     []byte // of a manifest
+	uid      string // of the resource, where its job was followed
+	revision uint64 // of the resource, that the job's record is derived from
 }
 
 type violation struct {
@@ -157,6 +159,7 @@ func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, o
 			return err
 		}
 	}
+	settle(ctx, s.bus, outcomes)
 	if err := a.printOutcomes(outcomes, one, flags.wait); err != nil {
 		return err
 	}
@@ -178,6 +181,9 @@ func (a *App) outcomeOf(ans answer, requestID string) *outcome {
 	}
 	if ans.job != "" {
 		o.JobID = ans.job
+	}
+	if m := ans.body.Manifest; m != nil {
+		o.spec = m.Spec
 	}
 	if ans.err == nil {
 		return o

@@ -117,8 +117,8 @@ func readDescription(ctx context.Context, b Bus, project string, t target) (*des
 	case !errors.Is(err, bus.ErrNotFound) && !errors.Is(err, bus.ErrDenied):
 		return nil, fmt.Errorf("spec of %s: %w", t, err)
 	}
-	d.history, err = readHistory(ctx, b, project, t, e.stored.Entity.Partition)
-	if err != nil && !errors.Is(err, bus.ErrDenied) && !errors.Is(err, bus.ErrNotFound) {
+	d.history, err = readHistory(ctx, b, project, t)
+	if err != nil && !errors.Is(err, bus.ErrDenied) {
 		return nil, err
 	}
 	return d, nil
@@ -350,11 +350,8 @@ func (a *App) writeWhy(s *sheet, d *description) {
 
 func getBlueprint(ctx context.Context, b bus.Readers, project, kind string) (blueprintEntry, error) {
 	stored, err := b.Get(ctx, bus.Entity{Family: bus.Blueprint, Project: project, Kind: kind})
-	if err == nil && stored.Deleted {
-		err = bus.ErrNotFound
-	}
-	if err != nil {
-		return blueprintEntry{}, fmt.Errorf("blueprint/%s in project %s: %w", kind, project, err)
+	if err != nil || stored.Deleted {
+		return blueprintEntry{}, fmt.Errorf("blueprint/%s in project %s: %w", kind, project, absent(err))
 	}
 	return decodeBlueprint(stored)
 }

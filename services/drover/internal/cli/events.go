@@ -163,18 +163,12 @@ func (f *feed) present(ctx context.Context, b Bus) error {
 	for _, family := range f.families {
 		if family == bus.Resource && f.name != "" {
 			t := target{kind: f.kind, name: f.name}
-			e, err := getResource(ctx, b, f.app.project, t)
-			if errors.Is(err, bus.ErrNotFound) && f.follow {
-				continue // it may come
-			}
+			stored, err := logged(ctx, b, f.app.project, t)
 			if err != nil {
-				return notFoundHint(err, t)
+				return err
 			}
-			entity := t.entity(f.app.project)
-			entity.Partition = e.stored.Entity.Partition
-			stored, err := b.History(ctx, entity)
-			if err != nil {
-				return fmt.Errorf("history of %s: %w", t, err)
+			if len(stored) == 0 && !f.follow { // with -f it may come
+				return notFoundHint(fmt.Errorf("%s in project %s: %w", t, f.app.project, bus.ErrNotFound), t)
 			}
 			events = append(events, stored...)
 			continue
@@ -323,5 +317,5 @@ func (f *feed) gap(line *eventLine, before uint64) {
 	if line.life.revision > before+2 {
 		missed = fmt.Sprintf("revisions %d to %d", before+1, line.life.revision-1)
 	}
-	f.app.tell("%s %s: %s were not seen", f.app.errPaint.Warn("gap:"), render.Text(line.what), missed)
+	f.app.tell("%s %s: %s not seen", f.app.errPaint.Warn("gap:"), render.Text(line.what), missed)
 }

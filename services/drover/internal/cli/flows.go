@@ -135,11 +135,10 @@ func messageArg(cmd *cobra.Command) func() (map[string]string, error) {
 }
 
 func newDelete(a *App) *cobra.Command {
-	cmd, _ := newVerb(a, resource.VerbDelete, "Delete resources or blueprints",
-		"Delete resources: each is first driven along its lifecycle's flow of deletion, and is gone when that has\nsucceeded. A blueprint that is in use is not deleted.",
+	cmd, _ := newVerb(a, resource.VerbDelete, "Delete resources",
+		"Delete resources: each is first driven along its lifecycle's flow of deletion, and is gone when that has\nsucceeded.",
 		`  drover delete node/web-1 --wait         wait until it is gone
-  drover delete node -l rack=a
-  drover delete blueprint/node`)
+  drover delete node -l rack=a`)
 	cmd.Aliases = []string{"rm"}
 	return cmd
 }

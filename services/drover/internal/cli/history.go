@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -36,14 +37,12 @@ stream that sources EVENTS can keep them longer.`,
 			if err != nil {
 				return err
 			}
-			// The bucket knows the partition, which the log is addressed by.
-			e, err := getResource(ctx, b, a.project, targets[0])
-			if err != nil {
-				return notFoundHint(err, targets[0])
-			}
-			events, err := readHistory(ctx, b, a.project, targets[0], e.stored.Entity.Partition)
+			events, err := readHistory(ctx, b, a.project, targets[0])
 			if err != nil {
 				return err
+			}
+			if len(events) == 0 {
+				return notFoundHint(fmt.Errorf("%s in project %s: %w", targets[0], a.project, bus.ErrNotFound), targets[0])
 			}
 			items := make([]item, len(events))
 			for i := range events {
@@ -54,12 +53,12 @@ stream that sources EVENTS can keep them longer.`,
 	}
 }
 
-func readHistory(ctx context.Context, b bus.Readers, project string, t target, partition int) ([]entry, error) {
-	entity := t.entity(project)
-	entity.Partition = partition
-	stored, err := b.History(ctx, entity)
+// readHistory reads what the log holds of a resource, that is gone or is there. The bucket knows the partition, by which
+// the log is addressed; what is not in it was the root of its own tree, whose partition follows from its name.
+func readHistory(ctx context.Context, b Bus, project string, t target) ([]entry, error) {
+	stored, err := logged(ctx, b, project, t)
 	if err != nil {
-		return nil, fmt.Errorf("history of %s: %w", t, err)
+		return nil, err
 	}
 	events := make([]entry, 0, len(stored))
 	for _, s := range stored {
@@ -70,6 +69,23 @@ func readHistory(ctx context.Context, b bus.Readers, project string, t target, p
 		events = append(events, e)
 	}
 	return events, nil
+}
+
+func logged(ctx context.Context, b Bus, project string, t target) ([]bus.Stored, error) {
+	entity := t.entity(project)
+	entity.Partition = bus.PartitionOf(project, t.kind, t.name, b.Partitions())
+	present, err := b.Get(ctx, entity)
+	switch {
+	case err == nil:
+		entity.Partition = present.Entity.Partition
+	case !errors.Is(err, bus.ErrNotFound):
+		return nil, fmt.Errorf("%s in project %s: %w", t, project, err)
+	}
+	stored, err := b.History(ctx, entity)
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return nil, fmt.Errorf("history of %s: %w", t, err)
+	}
+	return stored, nil
 }
 
 // historyTable shows events of one resource.

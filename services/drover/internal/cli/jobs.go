@@ -25,6 +25,8 @@ func newJobs(a *App) *cobra.Command {
 		Short:   "See, wait for and cancel jobs",
 		Long: `A job is what a user asked for: pending, running, and in the end succeeded, failed or canceled. Final jobs are kept
 for seven days.`,
+		Example: `  drover jobs list --state running
+  drover jobs wait ltdjfdhvwgcxsmn4ssdm5jrsuu`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -204,9 +206,7 @@ func readJob(ctx context.Context, b Bus, project, id string, patience time.Durat
 		if err == nil && !s.Deleted {
 			return decodeJob(s)
 		}
-		if err == nil {
-			err = bus.ErrNotFound
-		}
+		err = absent(err)
 		if !errors.Is(err, bus.ErrNotFound) || time.Now().After(deadline) {
 			err = fmt.Errorf("job %s in project %s: %w", id, project, err)
 			if errors.Is(err, bus.ErrNotFound) {
@@ -324,6 +324,7 @@ func (a *App) waitJobs(ctx context.Context, b Bus, ids []string) error {
 	if err := a.waitFor(ctx, b, outcomes); err != nil {
 		return err
 	}
+	settle(ctx, b, outcomes)
 	if err := a.printOutcomes(outcomes, len(ids) == 1, true); err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[s
 	}
 	err := follow.Jobs(ctx, b, project, ids, func(e wire.JobEvent) error {
 		o := jobs[e.Record.ID]
-		o.uid = e.Record.UID
+		o.uid, o.revision = e.Record.UID, e.Record.ResourceRevision
 		if !e.Record.State.Final() {
 			p.job(o, e.Record.State)
 			return nil
@@ -236,7 +236,7 @@ func (p *progress) verdict(o *outcome, s job.State) string {
 	paint := p.app.errPaint
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s %s", render.Text(o.Resource), render.Text(o.Verb), paint.Bad(s.String()))
-	if o.Message != "" {
+	if o.Message != "" && len(o.FailedPhases) == 0 { // or it would be said twice
 		b.WriteString(": " + render.Text(o.Message))
 	}
 	for _, f := range o.FailedPhases {
@@ -246,7 +246,7 @@ func (p *progress) verdict(o *outcome, s job.State) string {
 		}
 	}
 	if s == job.Failed {
-		fmt.Fprintf(&b, "\n  %s drover describe %s, drover logs %s, and once it is mended: drover retry %s --wait",
+		fmt.Fprintf(&b, "\n  %s drover describe %s, drover logs %s; once it is mended: drover retry %s --wait",
 			paint.Dim("see:"), render.Text(o.Resource), render.Text(o.Resource), render.Text(o.Resource))
 	}
 	return b.String()

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -185,13 +186,18 @@ func decodeEntry(s bus.Stored) (entry, error) {
 // getResource reads one resource.
 func getResource(ctx context.Context, b bus.Readers, project string, t target) (entry, error) {
 	s, err := b.Get(ctx, t.entity(project))
-	if err == nil && s.Deleted {
-		err = bus.ErrNotFound
-	}
-	if err != nil {
-		return entry{}, fmt.Errorf("%s in project %s: %w", t, project, err)
+	if err != nil || s.Deleted {
+		return entry{}, fmt.Errorf("%s in project %s: %w", t, project, absent(err))
 	}
 	return decodeEntry(s)
+}
+
+// absent is err, or ErrNotFound without what the bus has to add, which the user has just typed.
+func absent(err error) error {
+	if err == nil || errors.Is(err, bus.ErrNotFound) {
+		return bus.ErrNotFound
+	}
+	return err
 }
 
 // listResources reads the resources of a project, or of one kind of it, sorted by kind and name.

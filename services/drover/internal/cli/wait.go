@@ -49,7 +49,6 @@ retry may mend it. Bound it by --timeout.
 	}
 	sel.add(cmd)
 	cmd.Flags().StringVar(&condition, "for", "", "state=STATE, deleted, or job=ID")
-	_ = cmd.MarkFlagRequired("for")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(
 		[]string{"state=", "deleted", "job="}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
@@ -65,6 +64,8 @@ type condition struct {
 func parseCondition(s string) (condition, error) {
 	name, value, _ := strings.Cut(s, "=")
 	switch {
+	case s == "":
+		return condition{}, usage("--for is missing: state=STATE, deleted, or job=ID")
 	case s == "deleted":
 		return condition{deleted: true}, nil
 	case name == "state" && value != "":

@@ -45,13 +45,14 @@ type Server struct {
 	requests    int
 	byPartition []int
 	bytes       int
+	bytesMax    int
 	stopping    bool
 	under       sync.WaitGroup
 }
 
 // New returns a Server for a system of so many partitions.
 func New(b forward.Asker, partitions int, log *zap.Logger, m *metrics.Metrics) *Server {
-	s := &Server{bus: b, partitions: partitions, log: log, metrics: m, byPartition: make([]int, partitions)}
+	s := &Server{bus: b, partitions: partitions, log: log, metrics: m, byPartition: make([]int, partitions), bytesMax: RequestBytesMax}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -88,7 +89,7 @@ func (s *Server) enter(partition, size int) (refused string) {
 	switch {
 	case s.stopping:
 		return "this intake is stopping; send the command again"
-	case s.requests >= RequestsMax || s.byPartition[partition] >= PartitionRequestsMax || s.bytes+size > RequestBytesMax:
+	case s.requests >= RequestsMax || s.byPartition[partition] >= PartitionRequestsMax || s.bytes+size > s.bytesMax:
 		return "too many requests are under way; nothing was stored; send the command again in a while"
 	}
 	s.requests++

@@ -184,12 +184,12 @@ func TestBytesLimit(t *testing.T) {
 			<-release
 			return accepts(ctx, p, r)
 		})
-		body := []byte(`{` + strings.Repeat(" ", 512<<10-2) + `}`)
+		s.LimitBytes(1000)
+		body := []byte(`{` + strings.Repeat(" ", 248) + `}`)
 		header := map[string]string{"Content-Type": jsonType}
 		var held []<-chan answer
-		for i := range api.RequestBytesMax / len(body) {
-			subject := "drover.api.p.k." + strings.Repeat("n", i%7+1) + ".start"
-			held = append(held, ask(t, s, subject, bus.Request{Header: header, Body: body}))
+		for range 4 {
+			held = append(held, ask(t, s, "drover.api.p.k.n.start", bus.Request{Header: header, Body: body}))
 		}
 		got := <-ask(t, s, "drover.api.p.k.n.start", bus.Request{Body: []byte("x")})
 		require.Equal(t, resource.Overloaded, got.Refused.Code)

@@ -136,10 +136,11 @@ func (p *partition) forward(ctx context.Context, c *command, t check.Target, f *
 
 // once asks the owner once, within the limit of asks under way.
 func (p *partition) once(ctx context.Context, f *forward.Command) (bus.Request, error) {
-	if err := p.asks.Acquire(ctx, 1); err != nil {
+	asks := p.asks[f.Partition]
+	if err := asks.Acquire(ctx, 1); err != nil {
 		return bus.Request{}, err
 	}
-	defer p.asks.Release(1)
+	defer asks.Release(1)
 	return forward.Once(ctx, p.bus, f)
 }
 
@@ -207,7 +208,11 @@ func newBackoff() *backoff {
 func (b *backoff) sleep(ctx context.Context) bool {
 	d := time.Duration(*b)
 	*b = backoff(min(2*d, BackoffMax))
-	timer := time.NewTimer(d/2 + rand.N(d/2))
+	return pause(ctx, d/2+rand.N(d/2))
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -8,11 +8,15 @@
 // # Rules
 //
 //   - The commands of one resource are applied in the order in which they were stored: a resource has one lane, and a
-//     lane has one command under way. Different resources do not wait for each other.
+//     lane has one command under way. Different resources do not wait for each other. This holds while partitions are
+//     handed over in good order (HandoverWait); it does not hold for what a killed process had in hand, which comes
+//     again only when the server has waited for its acknowledgement, while the next process goes on with what is new.
 //   - A command is acknowledged when its owner has accepted it, or when the refusal is stored where its sender can find
 //     it (drover.refused.<project>.<request id>); not before.
 //   - While nobody serves the partition, or the owner is overloaded, commands are kept and tried again, so that their
 //     order stays. They are put back only when this process gives the partition up, in their order.
+//   - An owner that hangs holds up the commands for its own partition. Only when as many of them wait as one inbox may
+//     hold (WaitingMax) do those behind them wait too.
 //   - What cannot be read at all is set aside with its reason. It blocks nothing behind it.
 //
 // # Absent on purpose

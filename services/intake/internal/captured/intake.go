@@ -18,6 +18,7 @@ type Intake struct {
 	partitions int
 	log        *zap.Logger
 	metrics    *metrics.Metrics
+	asks       []*semaphore.Weighted // by owner's partition
 	serving    map[int]*serving
 }
 
@@ -29,7 +30,11 @@ type serving struct {
 
 // New returns an Intake for a system of so many partitions.
 func New(b Bus, partitions int, log *zap.Logger, m *metrics.Metrics) *Intake {
-	return &Intake{bus: b, partitions: partitions, log: log, metrics: m, serving: map[int]*serving{}}
+	asks := make([]*semaphore.Weighted, partitions)
+	for p := range asks {
+		asks[p] = semaphore.NewWeighted(AsksMax)
+	}
+	return &Intake{bus: b, partitions: partitions, log: log, metrics: m, asks: asks, serving: map[int]*serving{}}
 }
 
 // Run serves what shares says until ctx ends; then nothing is in hand any more.
@@ -96,11 +101,14 @@ func (i *Intake) begin(ctx context.Context, number int) *serving {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &serving{cancel: cancel, done: make(chan struct{})}
 	p := &partition{
-		number: number, partitions: i.partitions, bus: i.bus, log: i.log, metrics: i.metrics,
-		asks: semaphore.NewWeighted(AsksMax),
+		number: number, partitions: i.partitions, bus: i.bus, log: i.log, metrics: i.metrics, asks: i.asks,
 	}
 	go func() {
 		defer close(s.done)
+		// Whoever served it until now is giving it up at this moment: what it puts back must be here before what is new.
+		if !pause(ctx, HandoverWait) {
+			return
+		}
 		lost := false
 		for wait := newBackoff(); ; {
 			began := time.Now()

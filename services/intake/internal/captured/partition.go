@@ -18,11 +18,12 @@ import (
 
 // Limits.
 const (
-	AsksMax         = 64          // asks of a partition under way: one that hangs holds up no other
-	WaitingMax      = 256         // commands of a partition that are read and not settled
-	WaitingBytesMax = 4 << 20     // bytes of their bodies
-	ProgressEvery   = time.Second // how often the server is told that a command is in hand
-	UnreadableMax   = 10          // replies of an owner that cannot be read, until the command is set aside
+	AsksMax         = 64                     // asks of a partition under way: one that hangs holds up no other
+	WaitingMax      = 256                    // commands of a partition that are read and not settled
+	WaitingBytesMax = 4 << 20                // bytes of their bodies
+	HandoverWait    = 500 * time.Millisecond // before a partition that is new to this process is begun
+	ProgressEvery   = time.Second            // how often the server is told that a command is in hand
+	UnreadableMax   = 10                     // replies of an owner that cannot be read, until the command is set aside
 	BackoffMin      = 50 * time.Millisecond
 	BackoffMax      = 2 * time.Second
 )
@@ -42,7 +43,9 @@ type partition struct {
 	bus        Bus
 	log        *zap.Logger
 	metrics    *metrics.Metrics
-	asks       *semaphore.Weighted
+	// asks limits what is under way to each owner. The partition of an inbox is not that of an owner: the server cuts
+	// the one from the subject (bus.CommandPartition), the other is that of the tree (bus.PartitionOf).
+	asks []*semaphore.Weighted
 
 	mu      sync.Mutex
 	waiting int // commands that had to wait and have not ended; for the log

@@ -141,7 +141,7 @@ func RequestID(id string) bool {
 	if id == "" || len(id) > RequestIDBytesMax {
 		return false
 	}
-	for i := 0; i < len(id); i++ {
+	for i := range len(id) {
 		b := id[i]
 		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '_' && b != '-' {
 			return false

@@ -112,7 +112,7 @@ func traceparent(text string) bool {
 	if len(text) != 55 {
 		return false
 	}
-	for i := 0; i < len(text); i++ {
+	for i := range len(text) {
 		c := text[i]
 		switch i {
 		case 2, 35, 52:

@@ -58,10 +58,11 @@ func (w *Watcher) Run(ctx context.Context, resources, specs bus.Watch, loaded fu
 			apply = w.spec
 		}
 		switch {
-		case !ok && ctx.Err() != nil:
-			return nil
 		case !ok:
-			return ErrWatchEnded
+			if ctx.Err() == nil {
+				return ErrWatchEnded
+			}
+			return nil
 		case s.Entity.Family == "":
 			if missing--; missing == 0 {
 				loaded()

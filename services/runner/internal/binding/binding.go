@@ -2,7 +2,8 @@
 // of each such phase, and carries out calls with the executor that the pinned blueprint has for it.
 //
 // A phase that leaves its blueprint is served until its consumer is gone: jobs that pinned an earlier blueprint still
-// need it. A phase whose executor becomes another's (plugin) is left to that one at once.
+// need it. A phase whose executor becomes another's (plugin) is left to that one at once; calls that are out end as they
+// would have.
 package binding
 
 import (
@@ -68,8 +69,8 @@ type kindKey struct{ project, kind string }
 
 type served struct {
 	executor string
-	cancel   context.CancelFunc
-	leaving  bool
+	drain    chan struct{} // closed: begin nothing more, and let calls end
+	leaving  bool          // it is no longer in its blueprint
 }
 
 // New returns a Binder that serves nothing yet.
@@ -242,15 +243,15 @@ func (b *Binder) unbind(ctx context.Context) {
 func (b *Binder) stop(p bus.Phase, reason string) {
 	s := b.served[p]
 	delete(b.served, p)
-	s.cancel()
+	close(s.drain)
 	b.metrics.phases.WithLabelValues(s.executor).Dec()
 	b.Log.Info("phase unbound", phaseFields(p, s.executor, host.Reason(reason))...)
 }
 
 func (b *Binder) start(ctx context.Context, fail context.CancelCauseFunc, p bus.Phase, phase *blueprint.Phase) {
 	kind := phase.Executor.Kind
-	serving, cancel := context.WithCancel(ctx)
-	b.served[p] = &served{executor: kind, cancel: cancel}
+	drain := make(chan struct{})
+	b.served[p] = &served{executor: kind, drain: drain}
 	b.metrics.phases.WithLabelValues(kind).Inc()
 	grace := b.StopGrace
 	if grace == 0 {
@@ -258,7 +259,7 @@ func (b *Binder) start(ctx context.Context, fail context.CancelCauseFunc, p bus.
 	}
 	options := plugin.Options{
 		Batch: 1, Concurrency: min(b.Concurrency, plugin.ConcurrencyMax), Limit: b.limits[kind], FetchWait: fetchWait,
-		StopGrace: grace, Lease: phase.CancelLease(), CheckEvery: checkEvery, Log: b.Log,
+		StopGrace: grace, Drain: drain, Lease: phase.CancelLease(), CheckEvery: checkEvery, Log: b.Log,
 		Observe: func(a plugin.Answer) {
 			outcome := leftForRedelivery
 			if a.Outcome != 0 {
@@ -268,9 +269,8 @@ func (b *Binder) start(ctx context.Context, fail context.CancelCauseFunc, p bus.
 		},
 	}
 	b.wg.Go(func() {
-		defer cancel()
 		for {
-			err := plugin.Serve(serving, b.Bus, p, options, func(_ context.Context, batch *plugin.Batch) error {
+			err := plugin.Serve(ctx, b.Bus, p, options, func(_ context.Context, batch *plugin.Batch) error {
 				return b.handle(kind, batch)
 			})
 			switch {
@@ -283,7 +283,9 @@ func (b *Binder) start(ctx context.Context, fail context.CancelCauseFunc, p bus.
 			b.Log.Error("phase not served", phaseFields(p, kind, zap.Error(err))...)
 			select {
 			case <-time.After(retryServe):
-			case <-serving.Done():
+			case <-drain:
+				return
+			case <-ctx.Done():
 				return
 			}
 		}

@@ -182,7 +182,7 @@ func (c *Client) send(ctx context.Context, r *request) (*response, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // the body was read as far as it is wanted
+	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, ResponseBytesMax+1))
 	if err != nil {
 		return nil, plain(err)
@@ -312,6 +312,7 @@ func outcome(kind resource.Outcome, retryable bool, delay time.Duration, res *re
 		o.Message = res.describe()
 	case resource.OutcomePending:
 		o.Message, o.Delay = res.describeStatus(), delay
+	default: // nothing to explain
 	}
 	return o
 }

@@ -34,7 +34,7 @@ func (p *process) run(ctx context.Context) (*os.ProcessState, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:gosec // running what the blueprint says is the purpose
+	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:noctx // ctx must end the group, not the program alone: see end
 	cmd.Env, cmd.Dir = p.env, p.dir
 	cmd.SysProcAttr = groupAttributes()
 	// Own pipes: exec's would have Wait depend on whoever inherited them, and a program that stays inherits them.
@@ -56,7 +56,7 @@ func (p *process) run(ctx context.Context) (*os.ProcessState, error) {
 		}
 		pipes = append(pipes, r)
 		*stream.file = w
-		defer w.Close() //nolint:errcheck // closed below; this is for the early returns
+		defer w.Close() // a second time, where it started
 		readers.Go(func() { p.read(stream.name, r) })
 	}
 	err := cmd.Start()

@@ -298,7 +298,7 @@ func readOutput(path string) (executor.Kept, error) {
 	if err != nil {
 		return executor.Kept{}, err
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return executor.Kept{}, errors.New("is not a regular file")
 	}

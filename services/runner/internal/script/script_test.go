@@ -1,6 +1,7 @@
 package script
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -233,7 +234,7 @@ func alive(pid int) bool {
 	if err != nil {
 		return false
 	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
 }
 
@@ -248,6 +249,11 @@ func pidIn(t *testing.T, file string) int {
 		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
 	}, 10*time.Second, 5*time.Millisecond)
+	t.Cleanup(func() {
+		if t.Failed() {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // a broken runner must not leave it to the machine
+		}
+	})
 	return pid
 }
 
@@ -275,14 +281,15 @@ func TestCancelEndsTheWholeGroup(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("canceled by the test")
-	seen := make(chan []int, 1)
+	s, ended := newScript(t, shell(tree, `"dir": "`+dir+`"`, `"grace": "100ms"`)), make(chan error, 1)
 	go func() {
-		seen <- pids(t, dir)
-		cancel(reason)
+		_, err := s.Run(ctx, call(&lines{}))
+		ended <- err
 	}()
-	_, err := newScript(t, shell(tree, `"dir": "`+dir+`"`, `"grace": "100ms"`)).Run(ctx, call(&lines{}))
-	require.ErrorIs(t, err, reason)
-	requireGone(t, <-seen)
+	seen := pids(t, dir)
+	cancel(reason)
+	require.ErrorIs(t, <-ended, reason)
+	requireGone(t, seen)
 }
 
 func TestDeadlineEndsTheWholeGroup(t *testing.T) {
@@ -305,14 +312,16 @@ func TestGraceLetsAProgramTidyUp(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
+	s, ended := newScript(t, shell(`trap 'echo tidy > tidied; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done`,
+		`"dir": "`+dir+`"`, `"grace": "1m"`)), make(chan error, 1)
 	go func() {
-		_ = pidIn(t, filepath.Join(dir, "pid"))
-		cancel(plugin.ErrCanceled)
+		_, err := s.Run(ctx, call(&lines{}))
+		ended <- err
 	}()
+	_ = pidIn(t, filepath.Join(dir, "pid"))
 	began := time.Now()
-	_, err := newScript(t, shell(`trap 'echo tidy > tidied; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done`,
-		`"dir": "`+dir+`"`, `"grace": "1m"`)).Run(ctx, call(&lines{}))
-	require.ErrorIs(t, err, plugin.ErrCanceled)
+	cancel(plugin.ErrCanceled)
+	require.ErrorIs(t, <-ended, plugin.ErrCanceled)
 	require.FileExists(t, filepath.Join(dir, "tidied"))
 	require.Less(t, time.Since(began), 30*time.Second) // nobody waits for the grace of a group that is gone
 }
@@ -359,7 +368,7 @@ func TestKilledRunnerTakesItsProgram(t *testing.T) {
 	}
 	dir := t.TempDir()
 	runner := exec.Command(os.Args[0], "-test.run=^$")
-	runner.Env = append(os.Environ(), "TEST_SCRIPT_RUNNER="+dir)
+	runner.Env = append(os.Environ(), "TEST_SCRIPT_RUNNER="+dir, "TMPDIR="+t.TempDir()) // what a killed runner leaves goes there
 	require.NoError(t, runner.Start())
 	pid, launched := pidIn(t, filepath.Join(dir, "pid")), pidIn(t, filepath.Join(dir, "launched"))
 	require.NoError(t, runner.Process.Kill())

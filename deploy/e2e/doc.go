@@ -1,0 +1,20 @@
+// Package e2e holds the tests that look at the whole house from outside: real processes of every service, a real NATS
+// server that syncs every write, and clients that know the public surface (contract.md) and nothing else.
+//
+//	TestKill9        hundreds of kill -9 of services and server, at random and at named points; then every promise
+//	TestShare        two orchestrators and two runners share 1,000 resources, and one of each is killed
+//	TestScenario     one table of what was asked and what happened, the same on one server and on three
+//	TestBadInput     every refusal names its field and leaves nothing behind, through both doors
+//	TestPoison       what nobody can read is set aside, and holds up nothing
+//	TestPlainClient  a NATS client without our code commands, follows, reads, and works
+//
+// Everything that is started dies with the test process, however that ends. The environment:
+//
+//	DROVER_KILLS=1000        kills of TestKill9, instead of as many as fit into its usual time
+//	DROVER_SEED=7            its seed, instead of one drawn; which is printed
+//	DROVER_E2E_KEEP=/folder  where to leave logs and journals, instead of removing them
+//
+// # Absent on purpose
+//
+// No container and no network but loopback. No hook into the services but the crash points of pkg/host.
+package e2e

@@ -1,0 +1,196 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// house is a whole system: NATS servers and services, each a process. Everything of it is gone when the test has ended.
+type house struct {
+	t        *testing.T
+	dir      string // stores, logs, journals
+	url      string
+	servers  []*process
+	services []*process
+}
+
+// plan says what a house is made of.
+type plan struct {
+	servers                                    int // 0 means 1; streams have as many replicas
+	intakes, orchestrators, runners, notifiers int
+	lifecycles                                 int
+	partitions                                 int // 0 means 8
+}
+
+// newHouse starts it.
+func newHouse(t *testing.T, p plan) *house {
+	t.Helper()
+	h := &house{t: t, dir: folder(t)}
+	t.Cleanup(func() {
+		h.stop()
+		if t.Failed() {
+			h.tell()
+		}
+	})
+	servers := max(p.servers, 1)
+	h.serve(servers)
+	partitions := p.partitions
+	if partitions == 0 {
+		partitions = 8
+	}
+	for _, s := range []struct {
+		name string
+		n    int
+	}{
+		{"orchestrator", p.orchestrators}, {"intake", p.intakes}, {"runner", p.runners}, {"lifecycle", p.lifecycles},
+		{"notifier", p.notifiers},
+	} {
+		for i := range s.n {
+			id := fmt.Sprintf("%s-%d", s.name, i)
+			h.services = append(h.services, h.run(id, "drover-"+s.name, "--nats", h.url, "--id", id, "--listen", "",
+				"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers), "--log-format", "json"))
+		}
+	}
+	return h
+}
+
+// folder is a test's own, gone with the test unless DROVER_E2E_KEEP says where to.
+func folder(t *testing.T) string {
+	keep := os.Getenv("DROVER_E2E_KEEP")
+	if keep == "" {
+		return t.TempDir()
+	}
+	dir := filepath.Join(keep, strings.ReplaceAll(t.Name(), "/", "_")+time.Now().Format("-150405"))
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	t.Log("kept:", dir)
+	return dir
+}
+
+// serve starts NATS servers, which sync every write before they acknowledge it.
+func (h *house) serve(n int) {
+	h.t.Helper()
+	clients, routes := ports(h.t, n), ports(h.t, n)
+	var urls []string
+	for i := range n {
+		name := fmt.Sprintf("nats-%d", i)
+		config := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nmax_payload: %d\njetstream {store_dir: %q, sync_interval: always}\n",
+			name, clients[i], 1<<20+64<<10, filepath.Join(h.dir, name))
+		if n > 1 {
+			var peers []string
+			for _, port := range routes {
+				peers = append(peers, fmt.Sprintf("\"nats://127.0.0.1:%d\"", port))
+			}
+			config += fmt.Sprintf("cluster {name: drover, listen: \"127.0.0.1:%d\", routes: [%s]}\n", routes[i], strings.Join(peers, ", "))
+		}
+		file := filepath.Join(h.dir, name+".conf")
+		require.NoError(h.t, os.WriteFile(file, []byte(config), 0o600))
+		h.servers = append(h.servers, h.run(name, "nats-server", "-c", file))
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", clients[i]))
+	}
+	h.url = strings.Join(urls, ",")
+	h.ready()
+}
+
+// ready waits until JetStream answers.
+func (h *house) ready() {
+	h.t.Helper()
+	nc := h.connect()
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(h.t, err)
+	require.Eventually(h.t, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := js.AccountInfo(ctx)
+		return err == nil
+	}, time.Minute, 50*time.Millisecond, "JetStream does not answer")
+}
+
+func (h *house) run(name, program string, args ...string) *process {
+	h.t.Helper()
+	p := &process{name: name, path: filepath.Join(bin, program), args: args, log: filepath.Join(h.dir, name+".log")}
+	require.NoError(h.t, p.start())
+	return p
+}
+
+// connect returns a connection that comes back whenever a server does.
+func (h *house) connect(opts ...nats.Option) *nats.Conn {
+	h.t.Helper()
+	nc, err := nats.Connect(h.url, append([]nats.Option{
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
+		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	}, opts...)...)
+	require.NoError(h.t, err)
+	return nc
+}
+
+// services of a name, as in "runner".
+func (h *house) service(name string) []*process {
+	var all []*process
+	for _, p := range h.services {
+		if strings.HasPrefix(p.name, name+"-") {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// stop ends everything: the services first, so that none waits for its server.
+func (h *house) stop() {
+	for _, all := range [][]*process{h.services, h.servers} {
+		var wg sync.WaitGroup
+		for _, p := range all {
+			wg.Go(func() { p.stop(false) })
+		}
+		wg.Wait()
+	}
+}
+
+// tell prints what the services had to say last, for a test that has failed.
+func (h *house) tell() {
+	for _, p := range append(h.services, h.servers...) {
+		body, err := os.ReadFile(p.log)
+		if err != nil {
+			continue
+		}
+		var lines [][]byte
+		for line := range bytes.Lines(body) {
+			if !bytes.Contains(line, []byte(`"level":"info"`)) && !bytes.Contains(line, []byte("[INF]")) {
+				lines = append(lines, bytes.TrimSpace(line))
+			}
+		}
+		h.t.Logf("%s, what it warned of last:\n%s", p.name, bytes.Join(lines[max(0, len(lines)-12):], []byte("\n")))
+	}
+}
+
+// ports finds some that nobody listens on, below those that the system gives to clients: a client that tries again and
+// again to reach a dead server from such a port would now and then reach itself.
+func ports(t *testing.T, n int) []int {
+	t.Helper()
+	const from, to = 20_000, 32_000
+	var found []int
+	for len(found) < n {
+		port := from + rand.IntN(to-from)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, l.Close())
+		found = append(found, port)
+	}
+	return found
+}

@@ -1,0 +1,52 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// bin is the folder of the programs, which TestMain builds once for all tests.
+var bin string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "drover-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	bin = dir
+	if err := build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// build makes the programs as `make build` does, so that it finds in the cache what that has compiled. Each in its own
+// module, so that it works with go.work and without.
+func build(into string) error {
+	for _, p := range [][2]string{
+		{".", "github.com/nats-io/nats-server/v2"}, {".", "./cmd/witness"},
+		{"../../services/intake", "./cmd/drover-intake"}, {"../../services/orchestrator", "./cmd/drover-orchestrator"},
+		{"../../services/lifecycle", "./cmd/drover-lifecycle"}, {"../../services/notifier", "./cmd/drover-notifier"},
+		{"../../services/runner", "./cmd/drover-runner"},
+	} {
+		name := filepath.Base(p[1])
+		if name == "v2" {
+			name = "nats-server"
+		}
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w",
+			"-o", filepath.Join(into, name), p[1])
+		cmd.Dir, cmd.Env = p[0], append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+}

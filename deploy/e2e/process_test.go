@@ -1,0 +1,189 @@
+package e2e_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a program that is kept running: whatever ends it, it is started again, as a supervisor would, until stop.
+// Safe for concurrent use.
+type process struct {
+	name string
+	path string
+	args []string
+	log  string // file
+
+	mu      sync.Mutex
+	pid     int           // 0 while it is down
+	killed  bool          // by kill, and not yet seen to be dead
+	armed   string        // crash point of the present run
+	next    string        // crash point of the next run
+	delay   func() time.Duration
+	stopped bool
+
+	kills, crashes int      // by kill, by a crash point
+	strange        []string // ends that nobody asked for
+	ended          chan struct{}
+}
+
+// again is the pause before a program that has ended is started again, where no other is set.
+const again = 50 * time.Millisecond
+
+// start runs the program until stop.
+func (p *process) start() error {
+	run, err := p.spawn()
+	if err != nil {
+		return err
+	}
+	p.ended = make(chan struct{})
+	go p.supervise(run)
+	return nil
+}
+
+func (p *process) supervise(run *exec.Cmd) {
+	defer close(p.ended)
+	for {
+		err := run.Wait()
+		if !p.seen(err) {
+			return
+		}
+		if run, err = p.spawn(); err != nil {
+			p.mu.Lock()
+			p.strange = append(p.strange, err.Error())
+			p.mu.Unlock()
+			return
+		}
+	}
+}
+
+// spawn starts the program in a process group of its own.
+func (p *process) spawn() (*exec.Cmd, error) {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the program has its own
+	cmd := exec.Command(p.path, p.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = deathAttributes()
+	cmd.Env = os.Environ()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed, p.next = p.next, ""
+	if p.armed != "" {
+		cmd.Env = append(cmd.Env, "DROVER_CRASH_AT="+p.armed)
+	}
+	started := make(chan error, 1)
+	spawner <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	}
+	p.pid, p.killed = cmd.Process.Pid, false
+	if p.stopped { // meanwhile
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	}
+	return cmd, nil
+}
+
+// spawner starts all programs from one thread that never ends: the kernel sends the parent-death signal when the
+// thread that started a child ends, not when the process does.
+var spawner = func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+}()
+
+// seen takes note of an end, and waits for the next start. It returns false after stop.
+func (p *process) seen(err error) (more bool) {
+	p.mu.Lock()
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // what it has left behind in its group
+	p.pid = 0
+	signaled := false
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		signaled = ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+	}
+	switch {
+	case p.stopped:
+	case p.killed:
+		p.kills++
+	case p.armed != "" && signaled:
+		p.crashes++
+	default:
+		end := "exit status 0"
+		if err != nil {
+			end = err.Error()
+		}
+		p.strange = append(p.strange, end)
+	}
+	delay, stopped := again, p.stopped
+	if p.delay != nil {
+		delay = p.delay()
+	}
+	p.mu.Unlock()
+	if stopped {
+		return false
+	}
+	time.Sleep(delay)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.stopped
+}
+
+// kill ends it as kill -9 does. The run after it is armed with a crash point, where one is given.
+func (p *process) kill(point string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if point != "" {
+		p.next = point
+	}
+	if p.pid != 0 {
+		p.killed = true
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	}
+}
+
+// calm has it run without delay and without a crash point: one that is armed is started again.
+func (p *process) calm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay, p.next = nil, ""
+	if p.pid != 0 && p.armed != "" {
+		p.killed = true
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	}
+}
+
+// stop ends it for good: with SIGTERM where gentle, else as kill -9 does.
+func (p *process) stop(gentle bool) {
+	p.mu.Lock()
+	p.stopped = true
+	if p.pid != 0 {
+		signal := syscall.SIGKILL
+		if gentle {
+			signal = syscall.SIGTERM
+		}
+		_ = syscall.Kill(-p.pid, signal)
+	}
+	p.mu.Unlock()
+	<-p.ended
+}
+
+// deaths is how often it was killed, how often it died at a crash point, and how else it ended.
+func (p *process) deaths() (kills, crashes int, strange []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kills, p.crashes, p.strange
+}

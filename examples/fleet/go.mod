@@ -1,0 +1,3 @@
+module github.com/droverproject/drover/examples/fleet
+
+go 1.26.0

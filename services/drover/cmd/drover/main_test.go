@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/droverproject/drover/services/drover/internal/cli"
+	"github.com/droverproject/drover/services/drover/internal/up"
+)
+
+const fleet = `
+apiVersion: drover/v1
+kind: Blueprint
+metadata: {name: node}
+spec:
+  lifecycle: node
+  states: [Allocation, Configuration]
+  paths: {Terminated: [Removal]}
+  phases:
+  - {name: volume, states: [Allocation], executor: {script: {command: [sh, -c, 'mkdir "$DIR/$DROVER_NAME"'], env: {DIR: DIRECTORY}}}}
+  - {name: host-file, states: [Configuration], executor: {script: {command: [sh, -c, 'echo configured; touch "$DIR/$DROVER_NAME/host"'], env: {DIR: DIRECTORY}}}}
+  - {name: remove, states: [Removal], executor: {script: {command: [sh, -c, 'rm -r "$DIR/$DROVER_NAME"'], env: {DIR: DIRECTORY}}}}
+---
+{apiVersion: drover/v1, kind: node, metadata: {name: web-1.example.com}}
+---
+{apiVersion: drover/v1, kind: node, metadata: {name: web-2, labels: {rack: b}}}
+`
+
+// TestUpAndDown is a newcomer's first session, against a true server: up, apply, start, look, terminate, stop.
+func TestUpAndDown(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	manifest := filepath.Join(t.TempDir(), "fleet.yaml")
+	require.NoError(t, os.WriteFile(manifest, []byte(strings.ReplaceAll(fleet, "DIRECTORY", directory)), 0o600))
+
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	ready, announce := io.Pipe()
+	var told bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		a := &cli.App{Out: announce, Err: &told, Getenv: func(string) string { return "" }, Connect: connect, Server: server, Up: up.Run}
+		done <- cli.Main(ctx, a, []string{"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "4", "-o", "json"})
+		_ = announce.Close()
+	}()
+	var at up.Addresses
+	require.NoError(t, json.NewDecoder(ready).Decode(&at), "one line of JSON when it is ready")
+
+	run := func(code int, args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		a := &cli.App{
+			Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run,
+			Getenv: func(name string) string { return map[string]string{"NATS_URL": at.NATS, "USER": "ann"}[name] },
+		}
+		require.Equal(t, code, cli.Main(context.Background(), a, append(args, "--timeout", "30s")), "%v: %s%s", args, &out, &errs)
+		require.NotContains(t, out.String()+errs.String(), "\x1b")
+		return out.String()
+	}
+	run(cli.ExitOK, "apply", "-f", manifest)
+	run(cli.ExitOK, "start", "--all", "node", "--wait")
+	require.FileExists(t, filepath.Join(directory, "web-1.example.com", "host"))
+	require.Contains(t, run(cli.ExitOK, "get", "node"), "node/web-1.example.com   Started   Started")
+	require.Contains(t, run(cli.ExitOK, "describe", "node/web-2"), "it is at its target Started")
+	require.Equal(t, "[host-file] configured\n", run(cli.ExitOK, "logs", "node/web-1.example.com"))
+	require.Contains(t, run(cli.ExitOK, "history", "node/web-2"), "start by ann")
+	require.Contains(t, run(cli.ExitOK, "doctor", "--data", filepath.Join(directory, ".drover")), "always: what was acknowledged is on disk")
+	run(cli.ExitNotFound, "get", "node/none")
+	run(cli.ExitOK, "terminate", "node", "-l", "rack=b", "--wait")
+	require.NoDirExists(t, filepath.Join(directory, "web-2"))
+	run(cli.ExitOK, "delete", "--all", "node", "--wait")
+	require.Empty(t, run(cli.ExitOK, "get", "node", "-o", "name"))
+	require.NoDirExists(t, filepath.Join(directory, "web-1.example.com"))
+
+	stop()
+	select {
+	case code := <-done:
+		require.Equal(t, cli.ExitOK, code, told.String())
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not stop")
+	}
+	var out, errs bytes.Buffer
+	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	require.Equal(t, cli.ExitUnreachable, cli.Main(context.Background(), a, []string{"get", "-s", at.NATS}))
+	require.NotContains(t, errs.String(), "goroutine")
+}

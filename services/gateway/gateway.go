@@ -1,0 +1,108 @@
+// Package gateway is the service that speaks HTTP, for those who do not speak NATS: commands, and the present state of
+// resources and jobs. docs/http.md describes it to users; GET / lists what is served.
+//
+// A command over HTTP is the command API (drover.api) and nothing else: the gateway sends the request to intake and
+// turns the answer into a status. Reads come from the buckets, which trail the log by milliseconds.
+//
+// Start more of it behind a load balancer: it has no state. Kill it, and a client that got no answer sends its command
+// again with the same Drover-Request-Id.
+//
+// # Who may
+//
+// The gateway has no users of its own: whoever reaches its port acts with the gateway's permissions on NATS. So it
+// listens on loopback unless told otherwise; there it answers only to local host names, and to no page of another
+// origin, so that a web page in a local browser cannot use it.
+//
+// # Absent on purpose
+//
+// The front doors of the systems that Drover unites (/api/v3, /deployments, /api/automation, …: contract.md, "HTTP") come
+// in later versions, and are not answered by anything that only looks like them. No events over HTTP: the feed is on
+// NATS. No pagination: a list is cut at its limit and says so. No authentication, TLS or CORS: a proxy's work.
+package gateway
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/services/gateway/internal/httpapi"
+)
+
+// Service is the service's name.
+const Service = "gateway"
+
+// HTTPDefault is where it listens.
+const HTTPDefault = "127.0.0.1:8092"
+
+// RunOptions are the service's own settings.
+type RunOptions struct {
+	// HTTP is the address to listen on; port 0 is a free one. Default HTTPDefault.
+	HTTP string
+	// Hosts are host names, with commas between, by which it may be called beside localhost and IP addresses. Empty:
+	// none on a loopback address, any on another.
+	Hosts string
+	// Listener is used instead of HTTP where it is not nil. Run closes it.
+	Listener net.Listener
+}
+
+// DefaultRunOptions is RunOptions of defaults.
+func DefaultRunOptions() RunOptions { return RunOptions{HTTP: HTTPDefault} }
+
+// Flags declares the options as flags.
+func (o *RunOptions) Flags(fs *flag.FlagSet) {
+	fs.StringVar(&o.HTTP, "http", o.HTTP, "`address` to serve HTTP on; port 0 is a free one")
+	fs.StringVar(&o.Hosts, "http-hosts", o.Hosts, "host `names`, with commas between, by which it may be called")
+}
+
+// Run runs the service with DefaultRunOptions on a connected bus until ctx ends. It does not close the bus.
+func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
+	return DefaultRunOptions().Run(ctx, h, b)
+}
+
+// Run is Run with options.
+func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
+	listener := o.Listener
+	if listener == nil {
+		var err error
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", o.HTTP); err != nil {
+			return fmt.Errorf("listen for HTTP: %w", err)
+		}
+	}
+	local := loopback(listener.Addr())
+	server, err := httpapi.New(httpapi.Options{
+		Bus: b, Log: h.Log(), Metrics: h.Metrics(), Version: host.Version(), Hosts: names(o.Hosts), Local: local,
+	})
+	if err != nil {
+		_ = listener.Close() // nothing was served on it
+		return err
+	}
+	h.ReadyWhen("bus", b.Healthy)
+	h.Log().Info("serving HTTP", host.Address(listener.Addr().String()))
+	if !local {
+		h.Log().Warn("HTTP is served beyond this machine: whoever reaches it acts with this gateway's permissions",
+			zap.String(host.KeyAddress, listener.Addr().String()))
+	}
+	h.Go("http", func(ctx context.Context) error { return server.Serve(ctx, listener) })
+	return h.Wait(ctx)
+}
+
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+func names(list string) []string {
+	var names []string
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
