@@ -27,9 +27,10 @@ type process struct {
 	delay   func() time.Duration
 	stopped bool
 
-	kills, crashes int      // by kill, by a crash point
-	strange        []string // ends that nobody asked for
-	ended          chan struct{}
+	kills   int      // by kill
+	crashes []string // the points at which it died
+	strange []string // ends that nobody asked for
+	ended   chan struct{}
 }
 
 // again is the pause before a program that has ended is started again, where no other is set.
@@ -120,7 +121,7 @@ func (p *process) seen(err error) (more bool) {
 	case p.killed:
 		p.kills++
 	case p.armed != "" && signaled:
-		p.crashes++
+		p.crashes = append(p.crashes, p.armed)
 	default:
 		end := "exit status 0"
 		if err != nil {
@@ -181,8 +182,8 @@ func (p *process) stop(gentle bool) {
 	<-p.ended
 }
 
-// deaths is how often it was killed, how often it died at a crash point, and how else it ended.
-func (p *process) deaths() (kills, crashes int, strange []string) {
+// deaths is how often it was killed, at which crash points it died, and how else it ended.
+func (p *process) deaths() (kills int, crashes, strange []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.kills, p.crashes, p.strange

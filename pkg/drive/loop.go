@@ -3,6 +3,7 @@ package drive
 import (
 	"container/list"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -291,11 +292,22 @@ func (l *Loop) step(ln *lane, it *item) {
 	l.answered(ln, &in)
 	if fx.Event == nil {
 		l.pop(ln)
+		if in.Kind == resource.OnResult && undecided(fx.Notes) {
+			it.back(errors.New("the blueprint that the job pinned, or a newer version of Drover, is needed to decide this"))
+			return
+		}
 		l.act(ln, fx)
 		finish(it, fx)
 		return
 	}
 	l.append(ln, it, after, fx)
+}
+
+// undecided reports whether a step could not judge its input: it must come again.
+func undecided(notes []resource.Note) bool {
+	return slices.ContainsFunc(notes, func(n resource.Note) bool {
+		return n.Code == resource.NoteNoBlueprint || n.Code == resource.NoteNewerVersion
+	})
 }
 
 // append records what a step decided; the rest of its effects follow when it is stored.
@@ -387,6 +399,23 @@ func (ln *lane) poll(phase string) *poll {
 		ln.polls[phase] = p
 	}
 	return p
+}
+
+// polling reports whether all that is due is a poll that is out, or that is not yet to be sent again: its due time in
+// the state is the first one, and polls that change nothing leave it there.
+func (ln *lane) polling(now time.Time) bool {
+	for i := range ln.state.Phases {
+		p := &ln.state.Phases[i]
+		past := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+		if !p.Status.Active() || !past(p.Due) && !past(p.Deadline) {
+			continue
+		}
+		known := ln.polls[p.Name]
+		if p.Status != resource.Sleeping || p.Retrying || past(p.Deadline) || known == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // answered notes that the poll of a phase is no longer out.
@@ -529,10 +558,9 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 		for _, ask := range sweep.Find(&ln.state, sweep.Observation{
 			At: now, Grace: sweepGrace, Drained: func(phase string) bool { return drained(ln.key.Kind, phase, ln.key) },
 		}) {
-			switch ask.Input.Kind {
-			case resource.OnLost:
+			if ask.Input.Kind == resource.OnLost {
 				report.Lost++
-			case resource.OnDue:
+			} else if ask.Input.Kind == resource.OnDue && !ln.polling(l.now) {
 				report.Overdue++
 			}
 			l.stats.Swept++

@@ -44,7 +44,9 @@ func Connect(ctx context.Context, name string, h *host.Host) (bus.Bus, error) {
 	defer cancel()
 	b, err := jetstream.Connect(ctx, jetstream.Options{
 		URL: c.NATS, CredentialsFile: c.Creds, Name: "drover-" + name, Partitions: c.Partitions, Replicas: c.Replicas,
-		Notice: func(event string, err error) { log.Info("connection to the server", zap.String("event", event), zap.Error(err)) },
+		Notice: func(event string, err error) {
+			log.Info("connection to the server", zap.String("event", event), zap.Error(err))
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", host.RedactURL(c.NATS), err)

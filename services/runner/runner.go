@@ -81,7 +81,7 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return errors.New("--stop-grace: must not be negative")
 	}
 	binder, err := binding.New(binding.Config{
-		Bus: b, Log: h.Log(), Metrics: h.Metrics(), Concurrency: o.Concurrency, StopGrace: o.StopGrace, UnbindEvery: unbindEvery,
+		Bus: crashing{b}, Log: h.Log(), Metrics: h.Metrics(), Concurrency: o.Concurrency, StopGrace: o.StopGrace, UnbindEvery: unbindEvery,
 	})
 	if err != nil {
 		return err

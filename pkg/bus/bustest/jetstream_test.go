@@ -62,7 +62,7 @@ func TestThreeServers(t *testing.T) {
 		f.Restart = func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			require.NoError(t, cluster.Restart(ctx))
+			require.NoError(t, cluster.Roll(ctx))
 		}
 		f.MoveLeader = func(t *testing.T, stream string) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

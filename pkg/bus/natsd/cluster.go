@@ -48,7 +48,7 @@ func StartCluster(n int, o Options) (*Cluster, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startWait)
 	defer cancel()
-	if err := c.waitLeader(ctx); err != nil {
+	if err := c.wait(ctx); err != nil {
 		return nil, errors.Join(err, c.Shutdown())
 	}
 	return c, nil
@@ -73,14 +73,19 @@ func freePorts(host string, n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// waitLeader waits until every running member serves and one of them leads.
-func (c *Cluster) waitLeader(ctx context.Context) error {
+// wait waits until every running member serves and has caught up, and one of them leads.
+func (c *Cluster) wait(ctx context.Context) error {
 	for {
-		led, ready := false, true
+		led, ready, why := false, true, "no leader"
 		for _, m := range c.members {
-			if m != nil {
-				led = led || m.server.JetStreamIsLeader()
-				ready = ready && m.server.ReadyForConnections(10*time.Millisecond)
+			if m == nil {
+				continue
+			}
+			led = led || m.server.JetStreamIsLeader()
+			if !m.server.ReadyForConnections(10 * time.Millisecond) {
+				ready, why = false, m.server.Name()+" takes no connections"
+			} else if h := m.server.Healthz(nil); h.Status != "ok" {
+				ready, why = false, m.server.Name()+": "+h.Error
 			}
 		}
 		if led && ready {
@@ -88,7 +93,7 @@ func (c *Cluster) waitLeader(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nats cluster: no leader: %w", ctx.Err())
+			return fmt.Errorf("nats cluster: %s: %w", why, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -113,29 +118,27 @@ func (c *Cluster) Stop(i int) error {
 	return m.Shutdown()
 }
 
-// Start starts a member again that was stopped, and returns when the cluster has a leader.
+// Start starts a member again that was stopped, and returns when all running members are up to date.
 func (c *Cluster) Start(ctx context.Context, i int) error {
 	m, err := start(c.options[i])
 	if err != nil {
 		return err
 	}
 	c.members[i] = m
-	return c.waitLeader(ctx)
+	return c.wait(ctx)
 }
 
-// Restart ends all members, starts them again and returns when the cluster has a leader.
-func (c *Cluster) Restart(ctx context.Context) error {
-	if err := c.Shutdown(); err != nil {
-		return err
-	}
+// Roll stops and starts each member, one after another, as an upgrade does.
+func (c *Cluster) Roll(ctx context.Context) error {
 	for i := range c.members {
-		m, err := start(c.options[i])
-		if err != nil {
+		if err := c.Stop(i); err != nil {
 			return err
 		}
-		c.members[i] = m
+		if err := c.Start(ctx, i); err != nil {
+			return err
+		}
 	}
-	return c.waitLeader(ctx)
+	return nil
 }
 
 // Leader is the index of the member that leads a stream, or -1.

@@ -90,6 +90,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, os.RemoveAll(folder))
 	}
 	defer func() {
+		if err != nil && ctx.Err() != nil { // what failed is what came of it
+			err = context.Cause(ctx)
+		}
 		cancel(err)
 		err = errors.Join(err, d.tearDown(err == nil))
 	}()

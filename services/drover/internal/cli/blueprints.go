@@ -82,8 +82,8 @@ func decodeBlueprint(s bus.Stored) (blueprintEntry, error) {
 		return blueprintEntry{}, fmt.Errorf("decode %s in bucket %s: %w", s.Entity.Key(), bus.Blueprint.Bucket(), err)
 	}
 	e := blueprintEntry{BlueprintEvent: event, stored: s}
-	if print, violations := manifest.Blueprint(event.Project, event.Kind, []byte(event.JSON)); len(violations) == 0 {
-		e.Blueprint = print
+	if read, violations := manifest.Blueprint(event.Project, event.Kind, []byte(event.JSON)); len(violations) == 0 {
+		e.Blueprint = read
 	}
 	return e, nil
 }

@@ -248,13 +248,12 @@ func syncVerdict(sync string) verdict {
 
 // readSync asks a server's monitoring address.
 func readSync(ctx context.Context, monitor string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
-	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true", nil)
 	if err != nil {
 		return "", fmt.Errorf("--monitor: %w", err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: RequestTimeout}
+	response, err := client.Do(request)
 	if err != nil {
 		return "", fmt.Errorf("--monitor: %w", err)
 	}

@@ -76,7 +76,6 @@ func TestDoctorReadsSync(t *testing.T) {
 		server.Close()
 		require.Equal(t, want, v.Status, "%s: %s", answer, v.Text)
 	}
-	http.DefaultClient.CloseIdleConnections()
 	require.Equal(t, verdictUnknown, checkSync(t.Context(), "nats://a", "http://127.0.0.1:1", "").Status)
 }
 

@@ -271,6 +271,7 @@ func (f *feed) decode(s bus.Stored) (*eventLine, error) {
 			at: e.At, what: "blueprint/" + e.Kind, transition: "→ " + to, cause: "digest " + render.Text(e.Digest),
 			life: life{uid: e.Kind, revision: e.Generation},
 		}, nil
+	case bus.Spec: // data, not a transition
 	}
 	return nil, nil
 }

@@ -51,7 +51,8 @@ func TestJSONIsSafeAndUnchanged(t *testing.T) {
 	in := []byte(`{ "a" : "csi \u009b and rtl ` + "\u202e" + `", "tag": "` + "\U000E0041" + `", "<b>": [1.50, 12345678901234567890] }`)
 	compact, err := render.Compact(in)
 	require.NoError(t, err)
-	require.Equal(t, `{"a":"csi \u009b and rtl \u202e","tag":"\udb40\udc41","<b>":[1.50,12345678901234567890]}`, string(compact))
+	want := `{"a":"csi \u009b and rtl \u202e","tag":"\udb40\udc41","<b>":[1.50,12345678901234567890]}`
+	require.Equal(t, want, string(compact), "byte for byte")
 	require.JSONEq(t, string(in), string(compact))
 	indented, err := render.Indent(in)
 	require.NoError(t, err)
@@ -60,7 +61,8 @@ func TestJSONIsSafeAndUnchanged(t *testing.T) {
 	require.Error(t, err)
 	body, err := render.Marshal(map[string]string{"a": "<&>"})
 	require.NoError(t, err)
-	require.Equal(t, `{"a":"<&>"}`, string(body))
+	want = `{"a":"<&>"}`
+	require.Equal(t, want, string(body))
 }
 
 func TestYAML(t *testing.T) {

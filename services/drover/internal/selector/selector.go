@@ -59,7 +59,7 @@ func Parse(s string) (Selector, error) {
 func split(s string) []string {
 	var parts []string
 	depth, start := 0, 0
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		switch s[i] {
 		case '(':
 			depth++

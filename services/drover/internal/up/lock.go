@@ -17,7 +17,7 @@ const LockFile = "up.lock"
 // lockBytesMax bounds what is read of a lock file.
 const lockBytesMax = 4 << 10
 
-// ErrInUse: another process runs on this data folder.
+// ErrInUse means that another process runs on this data folder.
 var ErrInUse = errors.New("another `drover up` runs on this data folder")
 
 // lock is a held lock file. The operating system frees it when the process ends, however it ends.

@@ -93,6 +93,11 @@ type service struct {
 
 // Run runs until ctx ends or something fails. A graceful stop returns nil.
 func Run(ctx context.Context, o Options) (err error) {
+	defer func() {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = nil // asked to stop while it was starting
+		}
+	}()
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -106,15 +111,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	if held != nil {
 		defer func() { err = errors.Join(err, held.release()) }()
 	}
-	server, err := startServer(o, data)
+	server, err := startServer(ctx, o, data)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Shutdown()) }()
 	if ctx.Err() != nil {
-		return nil // asked to stop while it was starting
+		return ctx.Err()
 	}
-	listener, err := listen(o.HTTP, "http")
+	listener, err := listen(ctx, o.HTTP, "http")
 	if err != nil {
 		return err
 	}
@@ -150,13 +155,13 @@ func prepareData(o Options) (*lock, string, error) {
 	return held, data, err
 }
 
-func startServer(o Options, data string) (*natsd.Server, error) {
+func startServer(ctx context.Context, o Options, data string) (*natsd.Server, error) {
 	hostname, port, err := splitAddress(o.NATS, "nats")
 	if err != nil {
 		return nil, err
 	}
 	if port != 0 { // the server's own error does not tell a taken port from a broken store
-		probe, err := listen(o.NATS, "nats")
+		probe, err := listen(ctx, o.NATS, "nats")
 		if err != nil {
 			return nil, err
 		}
@@ -206,11 +211,11 @@ func splitAddress(address, what string) (hostname string, port int, err error) {
 	return hostname, port, nil
 }
 
-func listen(address, what string) (net.Listener, error) {
+func listen(ctx context.Context, address, what string) (net.Listener, error) {
 	if _, _, err := splitAddress(address, what); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s address: %w", ErrPort, what, err)
 	}
@@ -272,7 +277,10 @@ func connect(ctx context.Context, o Options, url, name string) (bus.Bus, error) 
 			}
 		},
 	})
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, ctx.Err()
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return b, nil

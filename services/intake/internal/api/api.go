@@ -141,6 +141,7 @@ func (s *Server) answer(a *answering, target check.Target, partition int, r bus.
 	if form := reply.Header[bus.HeaderContentType]; form != "" {
 		header[bus.HeaderContentType] = form
 	}
+	host.CrashPoint("intake.before-reply")
 	a.send(metrics.Answer(decoded), header, reply.Body)
 }
 

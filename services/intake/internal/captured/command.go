@@ -169,6 +169,7 @@ func (p *partition) refuse(ctx context.Context, c *command, t check.Target, id, 
 // acknowledge is the end of a command that was answered. Where the server cannot be told, the command comes again, and
 // is answered in the same way.
 func (p *partition) acknowledge(c *command, t check.Target, label string) error {
+	host.CrashPoint("intake.before-ack")
 	if err := c.settle(bus.Delivery.Ack); err != nil {
 		return fmt.Errorf("acknowledge: %w", err)
 	}

@@ -273,7 +273,8 @@ func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
 	}()
 }
 
-// ForgetResource implements drive.Port: its specs go with it.
+// ForgetResource implements drive.Port: its specs go with it. Those are older than its last event; a younger one is that
+// of the next resource of this name.
 func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 	p.forget(func(ctx context.Context) error {
 		if err := p.c.Bus.Forget(ctx, p.resource(key), seq); err != nil {
@@ -285,8 +286,11 @@ func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 			return err
 		}
 		at := last[0].Seq
+		if at > seq {
+			return nil // it was brought for the next resource of this name
+		}
 		if !last[0].Deleted {
-			a := bus.Append{Entity: spec, Version: last[0].Version, Expect: at}
+			a := bus.Append{Entity: spec, Expect: at} // it brings no version
 			if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: last[0].Version, At: last[0].Time}); err != nil {
 				return err
 			}
@@ -299,7 +303,7 @@ func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 }
 
 // ForgetJob implements drive.Port.
-func (p *port) ForgetJob(k drive.JobKey, seq uint64, done func(error)) {
+func (p *port) ForgetJob(k drive.JobKey, _ uint64, done func(error)) {
 	p.forget(func(ctx context.Context) error {
 		last, err := p.c.Bus.Last(ctx, []bus.Entity{p.job(k)})
 		if err != nil || last[0].Seq == 0 {
