@@ -197,20 +197,3 @@ func sequences(t *testing.T, ctx context.Context, js jetstream.JetStream) map[st
 	return last
 }
 
-// empty waits until nothing is left in these streams.
-func empty(t *testing.T, js jetstream.JetStream, streams ...string) {
-	t.Helper()
-	for _, name := range streams {
-		left := uint64(0)
-		require.Eventually(t, func() bool {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			defer cancel()
-			s, err := js.Stream(ctx, name)
-			if err != nil {
-				return false
-			}
-			left = s.CachedInfo().State.Msgs
-			return left == 0
-		}, 60*time.Second, 20*time.Millisecond, "stream %s is not empty", name)
-	}
-}

@@ -194,3 +194,49 @@ func ports(t *testing.T, n int) []int {
 	}
 	return found
 }
+
+// empty waits until nothing is left in these streams.
+func empty(t *testing.T, js jetstream.JetStream, streams ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), emptyTime)
+	defer cancel()
+	for _, name := range streams {
+		for {
+			s, err := js.Stream(ctx, name)
+			if err == nil && s.CachedInfo().State.Msgs == 0 {
+				break
+			}
+			if !pause(ctx, 20*time.Millisecond) {
+				tellLeft(t, js, name)
+				t.Fatalf("stream %s is not empty after %s", name, emptyTime)
+			}
+		}
+	}
+}
+
+// emptyTime is longer than the time after which work that a killed worker held comes again.
+const emptyTime = time.Minute
+
+// tellLeft prints what a stream still holds, and what its consumers wait for.
+func tellLeft(t *testing.T, js jetstream.JetStream, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := js.Stream(ctx, name)
+	if err != nil {
+		return
+	}
+	state := s.CachedInfo().State
+	t.Logf("%s holds %d messages, %d to %d", name, state.Msgs, state.FirstSeq, state.LastSeq)
+	for seq, n := state.FirstSeq, 0; seq <= state.LastSeq && n < 10; seq++ {
+		if m, err := s.GetMsg(ctx, seq); err == nil {
+			t.Logf("%d at %s: %s %v", seq, m.Time.Format(time.StampMicro), m.Subject, m.Header)
+			n++
+		}
+	}
+	consumers := s.ListConsumers(ctx)
+	for c := range consumers.Info() {
+		t.Logf("consumer %s: delivered up to %d, acknowledged up to %d, %d out, %d to come",
+			c.Name, c.Delivered.Stream, c.AckFloor.Stream, c.NumAckPending, c.NumPending)
+	}
+}

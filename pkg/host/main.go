@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -24,6 +25,10 @@ const (
 	exitKill  = 128
 )
 
+// gcPercent is the garbage collector's pace where neither GOGC nor GOMEMLIMIT is set. A service's live heap is small
+// (tens of MiB) and its garbage is large: at Go's own 100 a fifth of an orchestrator's CPU went into collecting it.
+const gcPercent = 400
+
 // stopGrace is what Main waits beyond Config.StopTimeout for a run that does not return.
 const stopGrace = 2 * time.Second
 
@@ -33,6 +38,7 @@ const stopGrace = 2 * time.Second
 //
 // SIGINT and SIGTERM begin a graceful stop, which may take Config.StopTimeout. A second one ends it at once.
 func Main(name string, run func(ctx context.Context, h *Host) error, flags ...func(*flag.FlagSet)) int {
+	TuneCollector()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -41,6 +47,14 @@ func Main(name string, run func(ctx context.Context, h *Host) error, flags ...fu
 		stdout: os.Stdout, stderr: os.Stderr, signals: signals,
 	}
 	return p.main(name, run, flags...)
+}
+
+// TuneCollector sets the garbage collector's pace of this process as Main does; for programs that run services without
+// it.
+func TuneCollector() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 }
 
 // process is what Main takes from the operating system.

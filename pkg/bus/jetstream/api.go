@@ -75,7 +75,7 @@ func (b *Bus) ServeAPI(version string, h bus.APIHandler) (func(), error) {
 	})
 	if err == nil {
 		if err = service.AddEndpoint("command", micro.HandlerFunc(handle), micro.WithEndpointSubject("drover.api.>")); err == nil {
-			err = b.nc.FlushTimeout(apiTry) // whoever asks after this returned must find us
+			err = b.subscribed("drover.api.>") // whoever asks after this returned must find us
 		}
 		if err != nil {
 			err = errors.Join(err, service.Stop())

@@ -220,6 +220,18 @@ func (b *Bus) asyncError(err error) {
 	b.options.Notice("connection", err)
 }
 
+// subscribed waits until the server has taken a subscription. A denied one is not refused by a reply: the client knows
+// of it once the server has answered what was sent after it.
+func (b *Bus) subscribed(subject string) error {
+	if err := b.nc.FlushTimeout(apiTry); err != nil {
+		return b.explain(err)
+	}
+	if err := b.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Subscription to "`+subject+`"`) {
+		return fmt.Errorf("%w: subscribe %s", bus.ErrDenied, subject)
+	}
+	return nil
+}
+
 // explain turns an error of nats.go into one of the bus's. A request that timed out because the server denied it says
 // so, as far as that can be known.
 func (b *Bus) explain(err error) error {

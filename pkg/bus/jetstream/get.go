@@ -83,9 +83,12 @@ func (b *Bus) directGet(ctx context.Context, stream string, r getRequest) (messa
 	return out, err
 }
 
+// directGetMsg asks for the last message of a subject by a subject of its own, so that permissions can tell keys apart.
 func directGetMsg(stream string, r getRequest) *nats.Msg {
 	var body []byte
 	switch {
+	case r.LastFor != "" && !strings.ContainsAny(r.LastFor, "*>"):
+		return &nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream + "." + r.LastFor}
 	case r.LastFor != "": // subjects hold nothing that JSON would escape, see bus.Token
 		body = append(append(append(make([]byte, 0, len(r.LastFor)+20), `{"last_by_subj":"`...), r.LastFor...), `"}`...)
 	case r.NextFor != "":

@@ -78,6 +78,10 @@ func (in *inbox) ensure(ctx context.Context) error {
 			Durable: in.consumer(), FilterSubject: inboxFilter(in.stream, in.partition),
 			DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: in.b.options.InputAckWait,
 			MaxDeliver: unlimited, MaxAckPending: inboxAckPending,
+			// What is settled leaves the stream, so the consumer's own state need not survive a restart: it is made
+			// again, and what was unsettled comes again. On file it would be written, and synced, ten times a second
+			// for each partition.
+			MemoryStorage: true,
 		})
 		return err
 	})

@@ -120,9 +120,9 @@ func (b *Bus) ServeAsks(partition int, h bus.RequestHandler) (func(), error) {
 	}
 	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
 	// Whoever asks after this returned must find us.
-	if err := b.nc.FlushTimeout(apiTry); err != nil {
+	if err := b.subscribed(bus.AskSubject(partition)); err != nil {
 		stop()
-		return nil, fmt.Errorf("serve partition %d: %w", partition, b.explain(err))
+		return nil, fmt.Errorf("serve partition %d: %w", partition, err)
 	}
 	return stop, nil
 }

@@ -60,9 +60,9 @@ func (b *Bus) Join(_ context.Context, service, id string) (bus.Membership, error
 	if m.sub, err = b.nc.ChanSubscribe(m.prefix+"*", m.in); err != nil {
 		return nil, fmt.Errorf("join %s: %w", service, b.explain(err))
 	}
-	if err := b.nc.FlushTimeout(apiTry); err != nil {
-		_ = m.sub.Unsubscribe()
-		return nil, fmt.Errorf("join %s: %w", service, b.explain(err))
+	if err := b.subscribed(m.prefix + "*"); err != nil {
+		_ = m.sub.Unsubscribe() // fails only if the connection is closed
+		return nil, fmt.Errorf("join %s: %w", service, err)
 	}
 	ctx, stop := context.WithCancel(b.ctx)
 	m.stop = stop

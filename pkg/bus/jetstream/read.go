@@ -16,8 +16,10 @@ import (
 
 const (
 	readBatch = 256
-	// readIdle is when the server drops a reader's consumer that does not ask any more.
-	readIdle = 30 * time.Second
+	// readIdle is when the server drops a reader's consumer that does not ask any more. A reader does not delete it: the
+	// right to delete its own would be the right to delete all, those by which streams are derived too. A reader that
+	// was slow makes another and goes on where it was.
+	readIdle = 5 * time.Second
 	// readWait is how long a reader's request waits for messages.
 	readWait = 10 * time.Second
 	// readAgain is how long a reader waits for a replica that is behind.
@@ -46,18 +48,10 @@ func (b *Bus) newReader(stream string, policy natsjs.DeliverPolicy, filters ...s
 	return &reader{b: b, stream: stream, filters: filters, policy: policy, pulls: p}, nil
 }
 
-func (r *reader) close() {
-	r.pulls.close()
-	r.drop()
-}
+func (r *reader) close() { r.pulls.close() }
 
-// drop forgets the consumer. Nobody waits for the server to agree: it would drop an idle one itself.
-func (r *reader) drop() {
-	if r.consumer != "" {
-		_ = r.b.nc.Publish("$JS.API.CONSUMER.DELETE."+r.stream+"."+r.consumer, nil)
-		r.consumer = ""
-	}
-}
+// drop forgets the consumer; the server drops it when it is idle.
+func (r *reader) drop() { r.consumer = "" }
 
 // bind makes the consumer, if there is none.
 func (r *reader) bind(ctx context.Context) error {

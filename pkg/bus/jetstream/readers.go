@@ -137,7 +137,8 @@ func (b *Bus) WatchBucket(ctx context.Context, f bus.Family, project, kind, name
 // Follow implements bus.Readers.
 func (b *Bus) Follow(f bus.Family, project, kind, name string, each func(bus.Stored)) (func(), error) {
 	prefix := "drover.evt." + string(f) + "."
-	sub, err := b.nc.Subscribe(prefix+keyFilter(f, project, kind, name), func(m *nats.Msg) {
+	subject := prefix + keyFilter(f, project, kind, name)
+	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
 		at, _ := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp")) // zero if the server says none
 		key := strings.TrimPrefix(m.Subject, prefix)
 		if s, err := derived(f, key, message{Subject: m.Subject, Time: at, Header: m.Header, Data: m.Data}); err == nil {
@@ -148,9 +149,9 @@ func (b *Bus) Follow(f bus.Family, project, kind, name string, each func(bus.Sto
 		return nil, fmt.Errorf("follow %s: %w", f, b.explain(err))
 	}
 	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
-	if err := b.nc.FlushTimeout(apiTry); err != nil {
+	if err := b.subscribed(subject); err != nil {
 		stop()
-		return nil, fmt.Errorf("follow %s: %w", f, b.explain(err))
+		return nil, fmt.Errorf("follow %s: %w", f, err)
 	}
 	return stop, nil
 }

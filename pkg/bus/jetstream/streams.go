@@ -127,18 +127,11 @@ func bucketTransforms(f bus.Family) []natsjs.SubjectTransformConfig {
 	for i := range key {
 		key[i] = fmt.Sprintf("{{wildcard(%d)}}", i+2)
 	}
-	destination := "$KV." + f.Bucket() + "." + strings.Join(key, ".")
-	marks := []string{"is"}
-	if f == bus.Resource {
-		marks = append(marks, "do")
-	}
-	var all []natsjs.SubjectTransformConfig
-	for _, mark := range marks {
-		all = append(all, natsjs.SubjectTransformConfig{
-			Source:      "drover.log.*." + string(f) + strings.Repeat(".*", tokens) + "." + mark + ".*",
-			Destination: destination})
-	}
-	return all
+	// One transform covers both marks: the server writes all of them into a header of each derived message.
+	return []natsjs.SubjectTransformConfig{{
+		Source:      "drover.log.*." + string(f) + strings.Repeat(".*", tokens) + ".*.*",
+		Destination: "$KV." + f.Bucket() + "." + strings.Join(key, "."),
+	}}
 }
 
 // schedules are kept in TIMERS under drover.timer.<tick>.

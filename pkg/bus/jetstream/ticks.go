@@ -15,7 +15,8 @@ func (b *Bus) OnTick(t bus.Tick, each func(at time.Time)) (func(), error) {
 	if _, ok := schedules[t]; !ok {
 		return nil, fmt.Errorf("no such tick: %q", t)
 	}
-	sub, err := b.nc.Subscribe("drover.ticked."+string(t), func(m *nats.Msg) {
+	subject := "drover.ticked." + string(t)
+	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
 		if at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp")); err == nil {
 			each(at)
 		}
@@ -23,5 +24,10 @@ func (b *Bus) OnTick(t bus.Tick, each func(at time.Time)) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("tick %s: %w", t, b.explain(err))
 	}
-	return sync.OnceFunc(func() { _ = sub.Unsubscribe() }), nil // fails only if the connection is closed
+	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
+	if err := b.subscribed(subject); err != nil {
+		stop()
+		return nil, fmt.Errorf("tick %s: %w", t, err)
+	}
+	return stop, nil
 }

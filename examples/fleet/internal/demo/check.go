@@ -166,6 +166,26 @@ func get(ctx context.Context, client *http.Client, url string) (int, []byte, err
 	return res.StatusCode, body, err
 }
 
+// checkMended says whether a node is Started, and a retry has run again what had failed, and nothing else.
+func checkMended(st state) error {
+	if st.State != "Started" {
+		return fmt.Errorf("is in state %q, not Started", st.State)
+	}
+	for _, p := range st.Phases {
+		want := 1
+		switch {
+		case p.Name == "configure":
+			want = 2
+		case p.Status == statusSkipped:
+			want = 0
+		}
+		if p.Attempt != want {
+			return fmt.Errorf("phase %s has run %d times, not %d", p.Name, p.Attempt, want)
+		}
+	}
+	return nil
+}
+
 // wayBack is the order in which a node is taken down; those of one line may end in any order.
 var wayBack = [][]string{{"withdraw"}, {"stop"}, {"release-port", "release-folder"}}
 

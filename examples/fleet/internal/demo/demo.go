@@ -312,7 +312,14 @@ func (d *demo) mend(ctx context.Context) error {
 		return err
 	}
 	d.site.Nodes[d.site.Broken] = n
-	d.screen.say("  %s is Started after %s: what had been completed was not run again", name, since(began))
+	states, err := d.states(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkMended(states[n.Name]); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	d.screen.say("  %s is Started after %s: configure has run again, and nothing that had been completed", name, since(began))
 	return nil
 }
 

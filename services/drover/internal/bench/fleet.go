@@ -165,7 +165,7 @@ func Child(role string, args []string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	var err error
+	host.TuneCollector()
 	stopProfile, err := profile(role)
 	if err == nil {
 		switch role {

@@ -99,6 +99,8 @@ func hintOf(err error) string {
 		return "is `drover up`, or intake and the orchestrator, running? `drover doctor` checks"
 	case errors.Is(err, bus.ErrDenied):
 		return "the server's permissions decide who may say what; use --creds of a user who may, see `drover doctor`"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "--timeout gives it longer"
 	case errors.Is(err, bus.ErrFull):
 		return "the system is overloaded; try again later, with the same --request-id"
 	}

@@ -137,7 +137,7 @@ func TestNoAnswerInTime(t *testing.T) {
 	t.Parallel()
 	system := memory.New(memory.Options{})
 	api(t, system, func(string, string, wire.Command) (wire.Reply, bool) { return wire.Reply{}, false })
-	r := drover(t, app(system), "start", "node/a", "--timeout", "50ms")
+	r := drover(t, app(system), "start", "node/a", "--timeout", "250ms")
 	require.Equal(t, ExitTimeout, r.code, r.err)
 	require.Contains(t, r.err, "whether it was accepted is not known")
 	require.Contains(t, r.err, "--request-id REQUEST", "how to ask again without a second effect")

@@ -93,11 +93,6 @@ type service struct {
 
 // Run runs until ctx ends or something fails. A graceful stop returns nil.
 func Run(ctx context.Context, o Options) (err error) {
-	defer func() {
-		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			err = nil // asked to stop while it was starting
-		}
-	}()
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -113,15 +108,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	server, err := startServer(ctx, o, data)
 	if err != nil {
-		return err
+		return unlessAsked(ctx, err)
 	}
 	defer func() { err = errors.Join(err, server.Shutdown()) }()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	listener, err := listen(ctx, o.HTTP, "http")
 	if err != nil {
-		return err
+		return unlessAsked(ctx, err)
 	}
 	defer func() { _ = listener.Close() }() // the gateway has closed it
 	addresses := Addresses{
@@ -134,6 +126,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return held.write(a)
 	})
+}
+
+// unlessAsked is err, or nil where it only says that Run was asked to stop while it was starting.
+func unlessAsked(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
 }
 
 // prepareData makes and locks the data folder; none where it is ephemeral.
@@ -214,6 +214,9 @@ func splitAddress(address, what string) (hostname string, port int, err error) {
 func listen(ctx context.Context, address, what string) (net.Listener, error) {
 	if _, _, err := splitAddress(address, what); err != nil {
 		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
