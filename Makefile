@@ -45,7 +45,8 @@ build: ## Build the programs into bin/
 
 .PHONY: demo
 demo: ## Drive a real fleet to its target and back, on an embedded server
-	$(GO) run ./examples/fleet
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./services/drover/cmd/drover ./examples/fleet/cmd/fleet
+	@$(BIN)/fleet demo --drover $(BIN)/drover
 
 .PHONY: bench
 bench: build ## Measure phases per second, latency, memory, against raw JetStream

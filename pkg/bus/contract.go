@@ -40,7 +40,7 @@ func Contracts() []Contract {
 	service := func(s Service, about string, publish, subscribe []string) Contract {
 		member := "drover.member." + string(s) + ".*"
 		return Contract{Service: s, About: about,
-			Publish:   join([]string{"$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.TIMERS", member}, publish),
+			Publish:   join([]string{"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.TIMERS", member}, publish),
 			Subscribe: join([]string{InboxPrefix(s) + ".>", "drover.ticked.*", member}, subscribe)}
 	}
 	buckets := make([]string, 0, len(Families()))
@@ -68,7 +68,8 @@ func Contracts() []Contract {
 		intake,
 		orchestrator,
 		service(Lifecycle, "asks the owners to sweep",
-			join([]string{"drover.ask.*", "$JS.API.STREAM.MSG.GET.COMMANDS", "$JS.API.STREAM.MSG.GET.RESULTS", "$JS.API.STREAM.MSG.GET.EVENTS"}, readBuckets),
+			join([]string{"drover.ask.*", "$JS.API.STREAM.MSG.GET.COMMANDS", "$JS.API.STREAM.MSG.GET.RESULTS", "$JS.API.STREAM.MSG.GET.EVENTS",
+				"$JS.API.CONSUMER.INFO.COMMANDS.*", "$JS.API.CONSUMER.INFO.RESULTS.*"}, readBuckets),
 			[]string{"drover.evt.>"}),
 		service(Notifier, "tells listeners; it can hold nothing up",
 			join([]string{"drover.notice.>"}, readBuckets, versions),
@@ -81,7 +82,7 @@ func Contracts() []Contract {
 				readBuckets, versions),
 			[]string{"drover.evt.>"}),
 		{Service: User, About: "commands, and looks on",
-			Publish: join([]string{"drover.cmd.>", "drover.api.>", "$SRV.>", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.>"},
+			Publish: join([]string{"drover.cmd.>", "drover.api.>", "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.>"},
 				readBuckets, reads("EVENTS", "OUTPUT"), versions[1:]),
 			Subscribe: []string{InboxPrefix(User) + ".>", "drover.evt.>", "drover.notice.>"}},
 		{Service: Operator, About: "sets up, repairs, and looks at everything; appends nothing",
@@ -94,7 +95,7 @@ func Contracts() []Contract {
 // InboxPrefix(User)+"_"+Token(project).
 func ProjectUser(project string) Contract {
 	p := Token(project)
-	publish := []string{"drover.cmd." + p + ".>", "drover.api." + p + ".>", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.drover.refused." + p + ".>"}
+	publish := []string{"drover.cmd." + p + ".>", "drover.api." + p + ".>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.drover.refused." + p + ".>"}
 	subscribe := []string{InboxPrefix(User) + "_" + p + ".>"}
 	read := func(stream, subjects string) {
 		publish = append(publish, "$JS.API.DIRECT.GET."+stream+"."+subjects, "$JS.API.CONSUMER.CREATE."+stream+".*."+subjects, "$JS.API.CONSUMER.MSG.NEXT."+stream+".*")
@@ -109,7 +110,7 @@ func ProjectUser(project string) Contract {
 
 // consumes is what an inbox of a stream takes.
 func consumes(stream string) []string {
-	return []string{"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*", "$JS.ACK." + stream + ".>"}
+	return []string{"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.INFO." + stream + ".*", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*", "$JS.ACK." + stream + ".>"}
 }
 
 // reads is what looking into streams takes.

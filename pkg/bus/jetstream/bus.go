@@ -34,7 +34,6 @@ const (
 type Bus struct {
 	options Options
 	nc      *nats.Conn
-	js      natsjs.JetStream
 	calls   *calls
 
 	partitions atomic.Int64 // 0: not known yet
@@ -46,8 +45,6 @@ type Bus struct {
 
 	mu          sync.Mutex
 	reconnected chan struct{} // closed at each reconnect, and replaced
-	deniedAt    time.Time     // of the last refusal by the server's permissions
-	deniedWhat  error
 }
 
 // Connect connects, trying until the server answers or ctx ends (10 s if it has no deadline). It makes nothing on the
@@ -60,6 +57,11 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 	opts, err := o.connection()
 	if err != nil {
 		return nil, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, connectWait)
+		defer cancel()
 	}
 	b := &Bus{options: o, reconnected: make(chan struct{})}
 	opts = append(opts,
@@ -75,9 +77,6 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		b.nc.Close()
 		return nil, err
 	}
-	if b.js, err = natsjs.New(b.nc, natsjs.WithDefaultTimeout(apiTry)); err != nil {
-		return fail(fmt.Errorf("connect: %w", err))
-	}
 	if b.calls, err = newCalls(b.nc); err != nil {
 		return fail(fmt.Errorf("connect: %w", err))
 	}
@@ -89,11 +88,6 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 }
 
 func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, connectWait)
-		defer cancel()
-	}
 	for {
 		var nc *nats.Conn
 		var err error
@@ -123,7 +117,7 @@ func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, er
 
 // learnPartitions asks the system with how many partitions it was created.
 func (b *Bus) learnPartitions(ctx context.Context) error {
-	info, err := b.streamInfo(ctx, streamEvents)
+	info, err := b.streamInfo(ctx, streamEvents, "")
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil // Setup will decide
 	}
@@ -155,14 +149,14 @@ func (b *Bus) Healthy(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTry)
 	defer cancel()
-	stream, err := b.js.Stream(ctx, streamEvents)
+	info, err := b.streamInfo(ctx, streamEvents, "")
 	switch {
-	case errors.Is(err, natsjs.ErrStreamNotFound):
+	case errors.Is(err, bus.ErrNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("the bus does not answer: %w", b.explain(err))
+		return fmt.Errorf("the bus does not answer: %w", err)
 	}
-	if c := stream.CachedInfo().Cluster; c != nil && c.Leader == "" {
+	if c := info.Cluster; c != nil && c.Leader == "" {
 		return fmt.Errorf("stream %s has no leader at present", streamEvents)
 	}
 	return nil
@@ -208,9 +202,6 @@ var deniedPublish = regexp.MustCompile(`(?i)permissions violation for publish to
 // asyncError hears what the server says without being asked. It sends no reply to a publish that it denies.
 func (b *Bus) asyncError(err error) {
 	if errors.Is(err, nats.ErrPermissionViolation) {
-		b.mu.Lock()
-		b.deniedAt, b.deniedWhat = time.Now(), err
-		b.mu.Unlock()
 		if m := deniedPublish.FindStringSubmatch(err.Error()); m != nil {
 			b.calls.denied(m[1])
 		}
@@ -232,25 +223,14 @@ func (b *Bus) subscribed(subject string) error {
 	return nil
 }
 
-// explain turns an error of nats.go into one of the bus's. A request that timed out because the server denied it says
-// so, as far as that can be known.
+// explain turns an error of nats.go, or of the server, into one of the bus's.
 func (b *Bus) explain(err error) error {
 	var api *natsjs.APIError
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return bus.ErrClosed
-	case errors.Is(err, natsjs.ErrStreamNotFound), errors.Is(err, natsjs.ErrConsumerNotFound), errors.Is(err, natsjs.ErrMsgNotFound):
-		return fmt.Errorf("%w: %w", bus.ErrNotFound, err)
 	case errors.As(err, &api):
 		return apiError(api)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, errTimeout):
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.deniedWhat != nil && time.Since(b.deniedAt) < 2*apiTry {
-			return fmt.Errorf("%w: %w", bus.ErrDenied, b.deniedWhat)
-		}
 	}
 	return err
 }
@@ -281,30 +261,13 @@ func (b *Bus) retry(ctx context.Context, request func(ctx context.Context) error
 func passing(err error) bool {
 	var api *natsjs.APIError
 	if errors.As(err, &api) {
-		// 10008 no leader at present, and its like. What names a code of ours was turned into a bus error before.
-		return api.Code == 503
+		// 10008 no leader at present, and its like; 10005 no peers, while a cluster forms. What names a code of ours was
+		// turned into a bus error before.
+		return api.Code == 503 || api.ErrorCode == codeNoPeers
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, errTimeout) ||
 		errors.Is(err, errNoResponders) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, natsjs.ErrNoStreamResponse) ||
 		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
-}
-
-// streamInfo asks the leader.
-func (b *Bus) streamInfo(ctx context.Context, name string, opts ...natsjs.StreamInfoOpt) (info *natsjs.StreamInfo, err error) {
-	err = b.retry(ctx, func(ctx context.Context) error {
-		stream, err := b.js.Stream(ctx, name)
-		if err != nil {
-			return err
-		}
-		if info = stream.CachedInfo(); len(opts) > 0 {
-			info, err = stream.Info(ctx, opts...)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, err)
-	}
-	return info, nil
 }
 
 // tokenOr is the name's token, or otherwise for an empty one.

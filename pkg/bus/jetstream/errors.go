@@ -14,6 +14,7 @@ import (
 
 // Error codes of the server that nats.go has no name for.
 const (
+	codeNoPeers               natsjs.ErrorCode = 10005
 	codeInsufficientResources natsjs.ErrorCode = 10023
 	codeMemoryExceeded        natsjs.ErrorCode = 10028
 	codeStorageExceeded       natsjs.ErrorCode = 10047

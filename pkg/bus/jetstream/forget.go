@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	natsjs "github.com/nats-io/nats.go/jetstream"
-
 	"github.com/droverproject/drover/pkg/bus"
 )
 
@@ -61,19 +59,4 @@ func (b *Bus) forget(ctx context.Context, e bus.Entity, seq uint64) error {
 		return appendError(err)
 	}
 	return b.purge(ctx, streamEvents, e.Filter(), again)
-}
-
-// purge removes what a filter covers, below a sequence.
-func (b *Bus) purge(ctx context.Context, stream, filter string, below uint64) error {
-	return b.retry(ctx, func(ctx context.Context) error {
-		s, err := b.js.Stream(ctx, stream)
-		if err != nil {
-			return err
-		}
-		opts := []natsjs.StreamPurgeOpt{natsjs.WithPurgeSubject(filter)}
-		if below > 0 {
-			opts = append(opts, natsjs.WithPurgeSequence(below))
-		}
-		return s.Purge(ctx, opts...)
-	})
 }

@@ -2,14 +2,12 @@ package jetstream
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/droverproject/drover/pkg/bus"
 )
@@ -32,42 +30,27 @@ type message struct {
 
 // leaderGet reads from the stream's leader: what was acknowledged is seen.
 func (b *Bus) leaderGet(ctx context.Context, stream string, r getRequest) (message, error) {
-	var out message
-	body, err := json.Marshal(r)
-	if err != nil {
-		return out, fmt.Errorf("get: %w", err)
+	var answer struct {
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
 	}
-	err = b.retry(ctx, func(ctx context.Context) error {
-		reply, err := b.calls.request(ctx, &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Data: body})
-		if err != nil {
-			return err
+	if err := b.api(ctx, "STREAM.MSG.GET."+stream, r, &answer); err != nil {
+		return message{}, err
+	}
+	m := answer.Message
+	out := message{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Data: m.Data}
+	if len(m.Header) > 0 {
+		var err error
+		if out.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+			return message{}, fmt.Errorf("header of message %d of %s: %w", m.Seq, stream, err)
 		}
-		var answer struct {
-			Error   *natsjs.APIError `json:"error"`
-			Message struct {
-				Subject string    `json:"subject"`
-				Seq     uint64    `json:"seq"`
-				Header  []byte    `json:"hdrs"`
-				Data    []byte    `json:"data"`
-				Time    time.Time `json:"time"`
-			} `json:"message"`
-		}
-		if err := json.Unmarshal(reply.Data, &answer); err != nil {
-			return fmt.Errorf("get: answer of the server: %w", err)
-		}
-		if answer.Error != nil {
-			return answer.Error
-		}
-		m := answer.Message
-		out = message{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Data: m.Data}
-		if len(m.Header) > 0 {
-			if out.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
-				return fmt.Errorf("get: header of message %d: %w", m.Seq, err)
-			}
-		}
-		return nil
-	})
-	return out, err
+	}
+	return out, nil
 }
 
 // directGet reads from any replica; it may be behind.
@@ -117,15 +100,6 @@ func directGot(m *nats.Msg) (message, error) {
 		return message{}, fmt.Errorf("direct get: header %s: %w", nats.JSTimeStamp, err)
 	}
 	return message{Subject: m.Header.Get(nats.JSSubject), Seq: seq, Time: at, Header: m.Header, Data: m.Data}, nil
-}
-
-// consumed reads a message that a consumer delivered.
-func consumed(m natsjs.Msg) (_ message, pending uint64, err error) {
-	meta, err := m.Metadata()
-	if err != nil {
-		return message{}, 0, fmt.Errorf("message of a consumer: %w", err)
-	}
-	return message{Subject: m.Subject(), Seq: meta.Sequence.Stream, Time: meta.Timestamp, Header: m.Headers(), Data: m.Data()}, meta.NumPending, nil
 }
 
 const (

@@ -73,17 +73,14 @@ func inboxFilter(stream string, partition int) string {
 
 // ensure makes the partition's one consumer, or finds it.
 func (in *inbox) ensure(ctx context.Context) error {
-	err := in.b.retry(ctx, func(ctx context.Context) error {
-		_, err := in.b.js.CreateOrUpdateConsumer(ctx, in.stream, natsjs.ConsumerConfig{
-			Durable: in.consumer(), FilterSubject: inboxFilter(in.stream, in.partition),
-			DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: in.b.options.InputAckWait,
-			MaxDeliver: unlimited, MaxAckPending: inboxAckPending,
-			// What is settled leaves the stream, so the consumer's own state need not survive a restart: it is made
-			// again, and what was unsettled comes again. On file it would be written, and synced, ten times a second
-			// for each partition.
-			MemoryStorage: true,
-		})
-		return err
+	err := in.b.createConsumer(ctx, in.stream, natsjs.ConsumerConfig{
+		Durable: in.consumer(), FilterSubject: inboxFilter(in.stream, in.partition),
+		DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: in.b.options.InputAckWait,
+		MaxDeliver: unlimited, MaxAckPending: inboxAckPending,
+		// What is settled leaves the stream, so the consumer's own state need not survive a restart: it is made
+		// again, and what was unsettled comes again. On file it would be written, and synced, ten times a second
+		// for each partition.
+		MemoryStorage: true,
 	})
 	if err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", in.consumer(), in.stream, err)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/droverproject/drover/pkg/bus"
 )
@@ -141,15 +138,21 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 	if stream != streamCommands && stream != streamResults {
 		return 0, time.Time{}, fmt.Errorf("backlog: no stream of inputs: %q", stream)
 	}
-	// Both are work queues: what is stored is not settled.
 	filter := inboxFilter(stream, partition)
-	info, err := b.streamInfo(ctx, stream, natsjs.WithSubjectFilter(filter))
-	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
-	}
 	var n uint64
-	for count := range maps.Values(info.State.Subjects) {
-		n += count
+	switch info, err := b.consumerInfo(ctx, stream, inboxConsumer(partition)); {
+	case err == nil:
+		n = info.NumPending + uint64(info.NumAckPending)
+	case errors.Is(err, bus.ErrNotFound): // nobody has opened it yet: all of it waits
+		info, err := b.streamInfo(ctx, stream, filter)
+		if err != nil {
+			return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
+		}
+		for _, count := range info.State.Subjects {
+			n += count
+		}
+	default:
+		return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
 	}
 	if n == 0 {
 		return 0, time.Time{}, nil
@@ -159,7 +162,7 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 		return 0, time.Time{}, nil // settled meanwhile
 	}
 	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("backlog: partition %s: %w", strconv.Itoa(partition), err)
+		return 0, time.Time{}, fmt.Errorf("backlog of partition %d: %w", partition, err)
 	}
 	return n, oldest.Time, nil
 }

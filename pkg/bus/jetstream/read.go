@@ -70,11 +70,7 @@ func (r *reader) bind(ctx context.Context) error {
 	if r.last > 0 {
 		c.DeliverPolicy, c.OptStartSeq = natsjs.DeliverByStartSequencePolicy, r.last+1
 	}
-	err := r.b.retry(ctx, func(ctx context.Context) error {
-		_, err := r.b.js.CreateConsumer(ctx, r.stream, c)
-		return err
-	})
-	if err != nil {
+	if err := r.b.createConsumer(ctx, r.stream, c); err != nil {
 		return fmt.Errorf("reader of %s: %w", r.stream, err)
 	}
 	r.consumer, r.seen, r.pulls.open = c.Name, 0, false

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	natsjs "github.com/nats-io/nats.go/jetstream"
 )
 
 // ServerInfo is what a client can learn of the server that it is connected to.
@@ -32,17 +34,11 @@ func (b *Bus) Server(ctx context.Context) (ServerInfo, error) {
 	if info.RTT, err = b.nc.RTT(); err != nil {
 		return info, fmt.Errorf("ping the server: %w", err)
 	}
-	err = b.retry(ctx, func(ctx context.Context) error {
-		account, err := b.js.AccountInfo(ctx)
-		if err != nil {
-			return err
-		}
-		info.APILevel, info.Streams = account.API.Level, account.Streams
-		info.StoreBytes, info.StoreBytesMax = account.Store, account.Limits.MaxStore
-		return nil
-	})
-	if err != nil {
+	var account natsjs.AccountInfo
+	if err := b.api(ctx, "INFO", nil, &account); err != nil {
 		return info, fmt.Errorf("JetStream account: %w", err)
 	}
+	info.APILevel, info.Streams = account.API.Level, account.Streams
+	info.StoreBytes, info.StoreBytesMax = account.Store, account.Limits.MaxStore
 	return info, nil
 }

@@ -42,23 +42,20 @@ func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
 }
 
 func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
-	var have natsjs.StreamConfig
-	err := b.retry(ctx, func(ctx context.Context) error {
-		stream, err := b.js.Stream(ctx, want.Name)
-		if errors.Is(err, natsjs.ErrStreamNotFound) {
-			stream, err = b.js.CreateStream(ctx, want)
-			if errors.Is(err, natsjs.ErrStreamNameAlreadyInUse) {
-				stream, err = b.js.Stream(ctx, want.Name) // another process was first, with other settings
-			}
+	info, err := b.streamInfo(ctx, want.Name, "")
+	if errors.Is(err, bus.ErrNotFound) {
+		// Who is second to create the same stream is told that it is there. With other settings it is an error, and
+		// what the first one made is compared.
+		err = b.api(ctx, "STREAM.CREATE."+want.Name, want, info)
+		var api *natsjs.APIError
+		if errors.As(err, &api) && api.ErrorCode == natsjs.JSErrCodeStreamNameInUse {
+			info, err = b.streamInfo(ctx, want.Name, "")
 		}
-		if err == nil {
-			have = stream.CachedInfo().Config
-		}
-		return err
-	})
+	}
 	if err != nil {
 		return nil, err
 	}
+	have := info.Config
 	drifts, err := compare(want, have)
 	if err != nil || len(drifts) == 0 || !repair {
 		return drifts, err
@@ -77,10 +74,7 @@ func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair 
 	if len(left) == len(drifts) {
 		return left, nil
 	}
-	return left, b.retry(ctx, func(ctx context.Context) error {
-		_, err := b.js.UpdateStream(ctx, mended)
-		return err
-	})
+	return left, b.api(ctx, "STREAM.UPDATE."+want.Name, mended, nil)
 }
 
 // settings is a configuration as the server writes it, one entry a setting.

@@ -25,13 +25,10 @@ const (
 
 // EnsurePhase implements bus.Work.
 func (b *Bus) EnsurePhase(ctx context.Context, p bus.Phase) error {
-	err := b.retry(ctx, func(ctx context.Context) error {
-		_, err := b.js.CreateOrUpdateConsumer(ctx, streamWork, natsjs.ConsumerConfig{
-			Durable: p.Consumer(), FilterSubject: p.WorkSubject(), Description: p.Project + "/" + p.Kind + "/" + p.Phase,
-			DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: b.options.WorkAckWait,
-			MaxDeliver: unlimited, MaxAckPending: workAckPending, MaxWaiting: workPullers,
-		})
-		return err
+	err := b.createConsumer(ctx, streamWork, natsjs.ConsumerConfig{
+		Durable: p.Consumer(), FilterSubject: p.WorkSubject(), Description: p.Project + "/" + p.Kind + "/" + p.Phase,
+		DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: b.options.WorkAckWait,
+		MaxDeliver: unlimited, MaxAckPending: workAckPending, MaxWaiting: workPullers,
 	})
 	if err != nil {
 		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
@@ -41,7 +38,7 @@ func (b *Bus) EnsurePhase(ctx context.Context, p bus.Phase) error {
 
 // RemovePhase implements bus.Work.
 func (b *Bus) RemovePhase(ctx context.Context, p bus.Phase) error {
-	err := b.retry(ctx, func(ctx context.Context) error { return b.js.DeleteConsumer(ctx, streamWork, p.Consumer()) })
+	err := b.api(ctx, "CONSUMER.DELETE."+streamWork+"."+p.Consumer(), nil, nil)
 	if err != nil && !errors.Is(err, bus.ErrNotFound) {
 		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
 	}
@@ -75,16 +72,11 @@ func (b *Bus) Pull(ctx context.Context, p bus.Phase) (bus.Puller, error) {
 
 // find asks for the consumer; it is never made here.
 func (p *puller) find(ctx context.Context) error {
-	err := p.b.retry(ctx, func(ctx context.Context) error {
-		c, err := p.b.js.Consumer(ctx, streamWork, p.consumer)
-		if err == nil {
-			p.ackWait = c.CachedInfo().Config.AckWait
-		}
-		return err
-	})
+	info, err := p.b.consumerInfo(ctx, streamWork, p.consumer)
 	if err != nil {
 		return fmt.Errorf("consumer of phase %s: %w", p.consumer, err)
 	}
+	p.ackWait = info.Config.AckWait
 	return nil
 }
 
@@ -198,7 +190,7 @@ func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error
 	if err != nil && !errors.Is(err, bus.ErrNotFound) {
 		return fail(err)
 	}
-	info, err := b.streamInfo(ctx, streamWork, natsjs.WithSubjectFilter(p.WorkSubject()))
+	info, err := b.streamInfo(ctx, streamWork, p.WorkSubject())
 	if err != nil {
 		return fail(err)
 	}

@@ -64,7 +64,7 @@ func run(file string, hold time.Duration, pending int, failFirst bool) (int, err
 	if err != nil {
 		return exitBroken, err
 	}
-	if err := os.WriteFile(os.Getenv("DROVER_OUTPUT"), body, 0o600); err != nil {
+	if err := os.WriteFile(os.Getenv("DROVER_RESULT"), body, 0o600); err != nil {
 		return exitBroken, err
 	}
 	if data.Calls < pending {

@@ -78,7 +78,7 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "fleet %s: %v\n", command, err)
 		return exitUsage
 	case errors.Is(err, errInterrupted) && !errors.Is(err, demo.ErrLeft):
-		fmt.Fprintln(os.Stderr, "interrupted; nothing is left: no process, no port, no folder")
+		fmt.Fprintln(os.Stderr, "interrupted; nothing is left running")
 		return exitInterrupted
 	default:
 		fmt.Fprintf(os.Stderr, "fleet %s: %v\n", command, err)

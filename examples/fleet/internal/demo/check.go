@@ -264,10 +264,10 @@ func checkPorts(ports []int, f *findings) {
 	}
 }
 
-// checkGone looks whether nothing at all is left that was started for a home, whoever started it. What is, is named and
-// killed.
-func checkGone(h home.Home, ports []int) error {
-	deadline := time.Now().Add(goneTimeout)
+// checkGone looks whether nothing at all is left that was started for a home, whoever started it. What is there after
+// some patience is named and killed.
+func checkGone(h home.Home, ports []int, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
 	for {
 		left, err := processes(h)
 		if err != nil {

@@ -65,7 +65,7 @@ type demo struct {
 	followed chan struct{} // closed when the feed has ended; nil before it began
 }
 
-// ErrLeft: something that was started could not be ended, or is left.
+// ErrLeft means that something that was started could not be ended, or is left.
 var ErrLeft = errors.New("not all could be ended")
 
 // Run drives a fleet to Started and back to nothing. It returns nil only if everything was as it should be, and nothing
@@ -214,10 +214,10 @@ func (d *demo) follow(ctx context.Context) error {
 	go func() {
 		defer close(d.followed)
 		defer out.Close()
-		if err := d.feed.read(out); err != nil && ctx.Err() == nil {
+		err := d.feed.read(out)
+		if err = errors.Join(err, <-ended); err != nil && ctx.Err() == nil { // else it was ended
 			d.screen.say("  the live feed has ended: %v", err)
 		}
-		<-ended // by ctx
 	}()
 	limit := time.NewTimer(feedTimeout)
 	defer limit.Stop()
@@ -445,7 +445,7 @@ func (d *demo) tearDown(ok bool) error {
 	for port := range reserved { // where it was interrupted
 		d.ports = append(d.ports, port)
 	}
-	wrong = append(wrong, checkGone(h, d.ports))
+	wrong = append(wrong, checkGone(h, d.ports, goneTimeout))
 	if !d.Keep {
 		wrong = append(wrong, os.RemoveAll(string(h)))
 	}

@@ -262,7 +262,7 @@ func TestCheckStartedBelievesNobody(t *testing.T) {
 func TestCheckGoneNamesAndKills(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)
-	require.NoError(t, checkGone(s.Home, nil))
+	require.NoError(t, checkGone(s.Home, nil, 50*time.Millisecond))
 
 	// Two that bear the mark, by environment and by command line: one of them is found on any system.
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
@@ -271,16 +271,16 @@ func TestCheckGoneNamesAndKills(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	err := checkGone(s.Home, nil)
+	err := checkGone(s.Home, nil, 50*time.Millisecond)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d: ", cmd.Process.Pid))
 	require.ErrorContains(t, <-ended, "killed")
-	require.NoError(t, checkGone(s.Home, nil))
+	require.NoError(t, checkGone(s.Home, nil, 50*time.Millisecond))
 }
 
 // ---- children
 
 func TestEnvironment(t *testing.T) {
-	t.Setenv("DROVER_OUTPUT", "yaml")
+	t.Setenv("DROVER_RESULT", "yaml")
 	t.Setenv("NATS_URL", "nats://192.0.2.1")
 	t.Setenv("TMPDIR", "/elsewhere")
 	t.Setenv("FLEET_TEST", "stays")
@@ -348,7 +348,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { cancel(cause) })
 	_, err := startServer(ctx, program(t, `trap 'exit 0' TERM; while :; do sleep 0.01; done`), s.Home)
 	require.ErrorIs(t, err, cause)
-	require.NoError(t, checkGone(s.Home, nil), "where it returns an error, nothing runs")
+	require.NoError(t, checkGone(s.Home, nil, 50*time.Millisecond), "where it returns an error, nothing runs")
 }
 
 func TestServerThatEndsInTheMiddle(t *testing.T) {

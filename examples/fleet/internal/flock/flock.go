@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// ErrHeld: another open file holds the lock.
+// ErrHeld means that another open file holds the lock.
 var ErrHeld = errors.New("the lock is held")
 
 // Take makes the file where it is missing and takes its lock, or fails with ErrHeld. Closing the file frees it, once no

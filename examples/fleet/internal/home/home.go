@@ -123,7 +123,7 @@ func (r Range) Check() error {
 	return nil
 }
 
-// ErrNoPort: all ports of a range are reserved or taken.
+// ErrNoPort means that all ports of a range are reserved or taken.
 var ErrNoPort = errors.New("no port is free")
 
 // Reserve reserves a port for a node, or finds the one that it has. A reservation is a symbolic link whose name is the
@@ -230,8 +230,7 @@ func Free(port int) bool {
 	if err != nil {
 		return false
 	}
-	l.Close()
-	return true
+	return l.Close() == nil
 }
 
 // Address is a port of the loopback address, the only one that anything here listens on.

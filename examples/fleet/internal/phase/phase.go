@@ -78,7 +78,7 @@ var phases = map[string]func(context.Context, *call) error{
 // Names lists the phases.
 func Names() []string { return slices.Sorted(maps.Keys(phases)) }
 
-// ErrUnknown: no phase has this name.
+// ErrUnknown means that no phase has this name.
 var ErrUnknown = errors.New("no phase of this name")
 
 // Run carries out one phase for the node that getenv tells of. It says on out what it has done.
@@ -95,7 +95,7 @@ func Run(ctx context.Context, name string, getenv func(string) string, out io.Wr
 	if err := carryOut(ctx, c); err != nil {
 		return err
 	}
-	return c.write(getenv("DROVER_OUTPUT"))
+	return c.write(getenv("DROVER_RESULT"))
 }
 
 // read reads what the runner tells.
@@ -140,7 +140,7 @@ func (c *call) write(path string) error {
 		return err
 	}
 	if path == "" {
-		return errors.New("DROVER_OUTPUT is not set: phases are started by Drover's runner")
+		return errors.New("DROVER_RESULT is not set: phases are started by Drover's runner")
 	}
 	return os.WriteFile(path, body, 0o600)
 }

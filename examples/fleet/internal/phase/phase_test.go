@@ -83,7 +83,7 @@ func (r *resource) environment() map[string]string {
 	require.NoError(r.t, err)
 	return map[string]string{
 		"DROVER_NAME": r.name, "DROVER_SPEC_FILE": path, "DROVER_ATTRIBUTES": string(attributes),
-		"DROVER_OUTPUT": filepath.Join(folder, "output.json"), "RACK": "a",
+		"DROVER_RESULT": filepath.Join(folder, "output.json"), "RACK": "a",
 	}
 }
 
@@ -94,7 +94,7 @@ func (r *resource) run(name string) error {
 	if err := phase.Run(r.t.Context(), name, func(name string) string { return env[name] }, io.Discard); err != nil {
 		return err
 	}
-	body, err := os.ReadFile(env["DROVER_OUTPUT"])
+	body, err := os.ReadFile(env["DROVER_RESULT"])
 	if os.IsNotExist(err) {
 		return nil
 	}
@@ -222,7 +222,7 @@ func TestFortyAtOnce(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), self, "phase", "allocate-port")
 			cmd.Env = []string{
 				fmt.Sprintf("DROVER_NAME=web-%02d", i), "DROVER_SPEC_FILE=" + spec,
-				"DROVER_OUTPUT=" + filepath.Join(string(r.site.Home), fmt.Sprintf("out-%02d", i)),
+				"DROVER_RESULT=" + filepath.Join(string(r.site.Home), fmt.Sprintf("out-%02d", i)),
 			}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)

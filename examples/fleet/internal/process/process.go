@@ -81,8 +81,8 @@ func Launch(ctx context.Context, folder string, command, env []string) (pid int,
 			return 0, false, fmt.Errorf("the process ended at once (%s)%s", ending(err), tail(log.Name(), begin))
 		case <-ctx.Done():
 			_ = cmd.Process.Kill() // it may have ended since
-			<-exited
-			return 0, false, fmt.Errorf("the process was started and did not serve: %w%s", ctx.Err(), tail(log.Name(), begin))
+			return 0, false, fmt.Errorf("the process was started and did not serve: %w, %s%s",
+				ctx.Err(), ending(<-exited), tail(log.Name(), begin))
 		case <-time.After(pause):
 		}
 	}

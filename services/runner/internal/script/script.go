@@ -12,7 +12,7 @@
 //	DROVER_SPEC_FILE                    path of the spec as JSON
 //	DROVER_SPEC                         the spec as JSON, where it has at most VariableBytesMax bytes; else unset
 //	DROVER_ATTRIBUTES, DROVER_DATA      JSON objects, within the same limit
-//	DROVER_OUTPUT                       path of a file that it may write {"attributes":{},"data":{},"outputs":{}} to
+//	DROVER_RESULT                       path of a file that it may write {"attributes":{},"data":{},"outputs":{}} to
 //
 // The files are gone when it has ended.
 //
@@ -57,7 +57,7 @@ import (
 const (
 	LineBytesMax       = wire.OutputTextBytesMax // bytes of one line of output
 	VariableBytesMax   = 64 << 10                // bytes of a variable that holds JSON; the kernel's own limit is 128 KiB
-	OutputFileBytesMax = 128 << 10               // bytes of the file that DROVER_OUTPUT names
+	OutputFileBytesMax = 128 << 10               // bytes of the file that DROVER_RESULT names
 	StopGraceMax       = 3 * time.Second         // between SIGTERM and SIGKILL where the runner itself stops
 	tailLines          = 5                       // lines of stderr in a failure's message
 	tailBytesMax       = resource.MessageBytesMax / 2

@@ -187,23 +187,23 @@ func TestLargeSpecIsAFileOnly(t *testing.T) {
 
 func TestOutputFile(t *testing.T) {
 	t.Parallel()
-	o, _ := run(t, shell(`echo '{"attributes": {"url": "http://x", "old": null}, "data": {"n": 1}, "outputs": {"list": [1, 2]}}' > "$DROVER_OUTPUT"`))
+	o, _ := run(t, shell(`echo '{"attributes": {"url": "http://x", "old": null}, "data": {"n": 1}, "outputs": {"list": [1, 2]}}' > "$DROVER_RESULT"`))
 	require.Equal(t, resource.OutcomeCompleted, o.Kind, o.Message)
 	require.Equal(t, map[string]string{"url": `"http://x"`, "old": "null"}, o.Attributes)
 	require.Equal(t, map[string]string{"n": "1"}, o.Data)
 	require.Equal(t, map[string]string{"list": "[1,2]"}, o.Outputs)
 
 	for name, script := range map[string]string{
-		"no JSON":       `echo nonsense > "$DROVER_OUTPUT"`,
-		"unknown field": `echo '{"attribute": {}}' > "$DROVER_OUTPUT"`,
-		"too large":     `head -c 200000 /dev/zero > "$DROVER_OUTPUT"`,
-		"link":          `ln -s /etc/passwd "$DROVER_OUTPUT"`,
-		"pipe":          `mkfifo "$DROVER_OUTPUT"`,
-		"folder":        `mkdir "$DROVER_OUTPUT"`,
+		"no JSON":       `echo nonsense > "$DROVER_RESULT"`,
+		"unknown field": `echo '{"attribute": {}}' > "$DROVER_RESULT"`,
+		"too large":     `head -c 200000 /dev/zero > "$DROVER_RESULT"`,
+		"link":          `ln -s /etc/passwd "$DROVER_RESULT"`,
+		"pipe":          `mkfifo "$DROVER_RESULT"`,
+		"folder":        `mkdir "$DROVER_RESULT"`,
 	} {
 		o, _ := run(t, shell(script))
 		require.Equal(t, resource.OutcomeFailed, o.Kind, name)
-		require.Contains(t, o.Message, "DROVER_OUTPUT", name)
+		require.Contains(t, o.Message, "DROVER_RESULT", name)
 	}
 }
 

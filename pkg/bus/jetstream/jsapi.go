@@ -1,0 +1,90 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+)
+
+// api makes a request to JetStream's API and reads the answer into response, unless that is nil. It repeats it while
+// the server does not answer, until ctx ends; so only what may be repeated is asked. nats.go's own calls are not used,
+// because they cannot tell a request that was denied from one that was lost.
+func (b *Bus) api(ctx context.Context, subject string, request, response any) error {
+	var body []byte
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return fmt.Errorf("$JS.API.%s: %w", subject, err)
+		}
+	}
+	err := b.retry(ctx, func(ctx context.Context) error {
+		reply, err := b.calls.request(ctx, &nats.Msg{Subject: "$JS.API." + subject, Data: body})
+		if err != nil {
+			return err
+		}
+		var failure struct {
+			Error *natsjs.APIError `json:"error"`
+		}
+		if err := json.Unmarshal(reply.Data, &failure); err != nil {
+			return fmt.Errorf("answer of the server: %w", err)
+		}
+		if failure.Error != nil {
+			return failure.Error
+		}
+		if response == nil {
+			return nil
+		}
+		if err := json.Unmarshal(reply.Data, response); err != nil {
+			return fmt.Errorf("answer of the server: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("$JS.API.%s: %w", subject, err)
+	}
+	return nil
+}
+
+// streamInfo asks the leader; subjects, if not empty, has it count the messages of the subjects under that filter.
+func (b *Bus) streamInfo(ctx context.Context, name, subjects string) (*natsjs.StreamInfo, error) {
+	var request any
+	if subjects != "" {
+		request = struct {
+			Filter string `json:"subjects_filter"`
+		}{subjects}
+	}
+	info := new(natsjs.StreamInfo)
+	return info, b.api(ctx, "STREAM.INFO."+name, request, info)
+}
+
+// createConsumer makes a consumer, or changes it to be as given.
+func (b *Bus) createConsumer(ctx context.Context, stream string, c natsjs.ConsumerConfig) error {
+	if c.Durable != "" {
+		c.Name = c.Durable
+	}
+	subject := "CONSUMER.CREATE." + stream + "." + c.Name
+	if c.FilterSubject != "" {
+		subject += "." + c.FilterSubject
+	}
+	return b.api(ctx, subject, struct {
+		Stream string                `json:"stream_name"`
+		Config natsjs.ConsumerConfig `json:"config"`
+	}{stream, c}, nil)
+}
+
+// consumerInfo is ErrNotFound if there is none.
+func (b *Bus) consumerInfo(ctx context.Context, stream, name string) (*natsjs.ConsumerInfo, error) {
+	info := new(natsjs.ConsumerInfo)
+	return info, b.api(ctx, "CONSUMER.INFO."+stream+"."+name, nil, info)
+}
+
+// purge removes what a filter covers, below a sequence; 0: all of it.
+func (b *Bus) purge(ctx context.Context, stream, filter string, below uint64) error {
+	return b.api(ctx, "STREAM.PURGE."+stream, struct {
+		Filter string `json:"filter"`
+		Seq    uint64 `json:"seq,omitempty"`
+	}{filter, below}, nil)
+}
