@@ -140,7 +140,8 @@ type Delivery interface {
 	Seq() uint64
 	// Time is when the server stored it.
 	Time() time.Time
-	// Delivered counts deliveries, from 1.
+	// Delivered counts deliveries, from 1. Of work it is at least 2 shortly after the server was reached again, since a
+	// server that was killed may have lost count.
 	Delivered() uint64
 	// Ack settles it: it is applied and will not come again.
 	Ack() error

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// ErrEntity: an append whose fields do not fit its family. It is a mistake of the caller; nothing was sent.
+// ErrEntity is for an append whose fields do not fit its family. It is a mistake of the caller; nothing was sent.
 var ErrEntity = errors.New("no valid entity")
 
 // Check says why an append cannot be sent: its fields must fit its family, and its partition must be one of n. An

@@ -17,7 +17,7 @@ func Token(name string) string {
 		return "=2D"
 	}
 	plain := true
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		if !isPlain(name[i]) {
 			plain = false
 			break
@@ -28,7 +28,7 @@ func Token(name string) string {
 	}
 	var b strings.Builder
 	b.Grow(len(name) + 8)
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		if c := name[i]; isPlain(c) {
 			b.WriteByte(c)
 		} else {

@@ -49,6 +49,9 @@ func (s *server) run(deliveries []bus.Delivery) {
 // already. doubtful are those whose hand-out may be over by now.
 func (s *server) admit(deliveries []bus.Delivery) (rs, doubtful []*Resource) {
 	now := time.Now()
+	s.mu.Lock()
+	bound := s.boundAt
+	s.mu.Unlock()
 	rs = make([]*Resource, 0, len(deliveries))
 	for _, d := range deliveries {
 		poll := ""
@@ -73,7 +76,9 @@ func (s *server) admit(deliveries []bus.Delivery) (rs, doubtful []*Resource) {
 			continue
 		}
 		rs = append(rs, r)
-		if d.Delivered() > 1 || now.Sub(d.Time()) > StaleAfter {
+		// A server that was killed may have lost count of its deliveries, and have derived work anew: then the event's own
+		// time tells, or it happened so lately that this worker has bound to the phase since.
+		if d.Delivered() > 1 || now.Sub(d.Time()) > StaleAfter || now.Sub(work.State.UpdatedAt) > StaleAfter || now.Sub(bound) < StaleAfter {
 			doubtful = append(doubtful, r)
 		}
 	}

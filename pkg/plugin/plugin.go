@@ -54,7 +54,7 @@ const (
 	BatchMax          = 1000                   // resources per batch
 	ConcurrencyMax    = 1000                   // batches in flight per Serve
 	RunningAfter      = 500 * time.Millisecond // a batch that lasts longer is reported as Running
-	StaleAfter        = time.Second            // work stored longer ago is checked against the resource before it begins
+	StaleAfter        = time.Second            // work that is older, or may be, is checked against the resource before it begins
 	AnswersInFlight   = 64                     // results of one batch that are being stored at once
 	AnswerGrace       = 5 * time.Second        // how long results may still be stored after handlers had to end
 	SpecsBytesMax     = 16 << 20               // bytes of specs that one Serve keeps

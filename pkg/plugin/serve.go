@@ -33,6 +33,7 @@ type server struct {
 	out      map[resource.Fence]*Resource // admitted and not yet settled
 	answered *answered
 	ackWait  time.Duration // of the puller; 0 before the first
+	boundAt  time.Time     // when that was got
 }
 
 // fetch pulls work until ctx ends. It fetches no more than can begin at once, so that what is waiting stays where other
@@ -98,7 +99,7 @@ func (s *server) bind(ctx context.Context) (bus.Puller, error) {
 		switch {
 		case err == nil:
 			s.mu.Lock()
-			s.ackWait = puller.AckWait()
+			s.ackWait, s.boundAt = puller.AckWait(), time.Now()
 			s.mu.Unlock()
 			s.log.Info("bound to the phase")
 			return puller, nil

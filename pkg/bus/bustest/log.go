@@ -3,6 +3,7 @@ package bustest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,7 +279,7 @@ func (s *suite) lastOfMany(t *testing.T) {
 		}
 		return true
 	}, "last events in the order asked")
-	_, err := s.b.Last(within(t), append(entities, entities[0]))
+	_, err := s.b.Last(within(t), slices.Concat(entities, entities[:1]))
 	require.Error(t, err)
 	none, err := s.b.Last(within(t), nil)
 	require.NoError(t, err)

@@ -30,7 +30,7 @@ func messages(all []memory.Message, subject string) (out []bustest.Message) {
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	bustest.Exercise(t, func(t *testing.T) bustest.Fixture {
+	bustest.Exercise(t, func(*testing.T) bustest.Fixture {
 		sys := memory.New(memory.Options{
 			Partitions: bustest.Partitions, CommandMessages: bustest.CommandMessages, TombstoneTTL: bustest.TombstoneTTL,
 			InputAckWait: bustest.InputAckWait, WorkAckWait: bustest.WorkAckWait,
@@ -41,7 +41,7 @@ func TestMemory(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, b.Close()) })
 				return b
 			},
-			Stored: func(t *testing.T, stream, subject string) []bustest.Message {
+			Stored: func(_ *testing.T, stream, subject string) []bustest.Message {
 				return messages(map[string][]memory.Message{"POISON": sys.Poison(), "REFUSED": sys.Refusals()}[stream], subject)
 			},
 			OnNotice: func(t *testing.T, each func(bustest.Message)) {

@@ -131,7 +131,7 @@ func (s *suite) closed(t *testing.T) {
 	in.Close()
 	w.Close()
 	m.Leave()
-	for range in.C() { //nolint:revive // it must be closed
+	for range in.C() { // it must be closed
 	}
 }
 

@@ -44,7 +44,10 @@ type Bus struct {
 	wg     sync.WaitGroup // what must have ended before Close returns
 
 	mu          sync.Mutex
-	reconnected chan struct{} // closed at each reconnect, and replaced
+	reconnected chan struct{}          // closed at each reconnect, and replaced
+	ensured     map[bus.Phase]struct{} // phases whose consumers were made here; see watchLeftovers
+
+	reconnectedAt atomic.Int64 // Unix nanoseconds; 0: never
 }
 
 // Connect connects, trying until the server answers or ctx ends (10 s if it has no deadline). It makes nothing on the
@@ -183,6 +186,7 @@ func (b *Bus) Close() error {
 }
 
 func (b *Bus) onReconnect() {
+	b.reconnectedAt.Store(time.Now().UnixNano())
 	b.mu.Lock()
 	close(b.reconnected)
 	b.reconnected = make(chan struct{})
@@ -270,10 +274,10 @@ func passing(err error) bool {
 		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
 }
 
-// tokenOr is the name's token, or otherwise for an empty one.
-func tokenOr(name, otherwise string) string {
+// tokenOrAny is the name's token, or a wildcard for an empty one.
+func tokenOrAny(name string) string {
 	if name == "" {
-		return otherwise
+		return "*"
 	}
 	return bus.Token(name)
 }

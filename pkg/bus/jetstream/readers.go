@@ -34,11 +34,11 @@ func (b *Bus) Get(ctx context.Context, e bus.Entity) (bus.Stored, error) {
 func keyFilter(f bus.Family, project, kind, name string) string {
 	switch f {
 	case bus.Job:
-		return tokenOr(project, "*") + "." + tokenOr(name, "*")
+		return tokenOrAny(project) + "." + tokenOrAny(name)
 	case bus.Blueprint:
-		return tokenOr(project, "*") + "." + tokenOr(kind, "*")
+		return tokenOrAny(project) + "." + tokenOrAny(kind)
 	default:
-		return tokenOr(project, "*") + "." + tokenOr(kind, "*") + "." + tokenOr(name, "*")
+		return tokenOrAny(project) + "." + tokenOrAny(kind) + "." + tokenOrAny(name)
 	}
 }
 

@@ -33,11 +33,15 @@ func (b *Bus) EnsurePhase(ctx context.Context, p bus.Phase) error {
 	if err != nil {
 		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
 	}
+	b.watchLeftovers(p)
 	return nil
 }
 
 // RemovePhase implements bus.Work.
 func (b *Bus) RemovePhase(ctx context.Context, p bus.Phase) error {
+	b.mu.Lock()
+	delete(b.ensured, p)
+	b.mu.Unlock()
 	err := b.api(ctx, "CONSUMER.DELETE."+streamWork+"."+p.Consumer(), nil, nil)
 	if err != nil && !errors.Is(err, bus.ErrNotFound) {
 		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
@@ -146,10 +150,17 @@ func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus
 				if len(got) > 0 {
 					return got, nil
 				}
-				if err := p.find(ctx); err != nil {
+				// Is it there, without a leader at present, or was it removed?
+				asked, cancel := context.WithTimeout(ctx, max(left, apiTry))
+				err := p.find(asked)
+				cancel()
+				if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+					return nil, nil // no answer: there is nothing to be fetched now
+				}
+				if err != nil {
 					return nil, err
 				}
-				select { // it is there, and has no leader at present
+				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
 				case <-time.After(apiPause):
@@ -178,7 +189,7 @@ func (b *Bus) PublishPoll(ctx context.Context, p bus.Phase, key string, body []b
 	return nil
 }
 
-// Outstanding implements bus.Work. WORK is a work queue: what is stored is not settled. The server does not say up to
+// Outstanding implements bus.Work. WORK is a work queue: what is not stored is settled. The server does not say up to
 // which event WORK has been derived, so caughtUp is careful: the source is alive, reports no lag, WORK has stored
 // something since the phase's last dispatch, and that dispatch is older than Options.SourceSettle.
 func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error) {
@@ -197,6 +208,14 @@ func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error
 	n := info.State.Subjects[p.WorkSubject()]
 	if len(info.Sources) != 1 {
 		return n, false, nil
+	}
+	if n > 0 { // some of it may be left over, see removeLeftovers: nothing will come of that
+		switch consumer, err := b.consumerInfo(ctx, streamWork, p.Consumer()); {
+		case err == nil:
+			n = consumer.NumPending + uint64(consumer.NumAckPending)
+		case !errors.Is(err, bus.ErrNotFound):
+			return fail(err)
+		}
 	}
 	source := info.Sources[0]
 	caughtUp := source.Error == nil && source.Lag == 0 && source.Active >= 0 && source.Active <= sourceActive

@@ -167,7 +167,7 @@ func TestKilledConnectionIsSilent(t *testing.T) {
 	doomed.Kill()
 	doomed.Kill()
 	sys.Tick(bus.TickSecond, clock.now)
-	for range w.C() { //nolint:revive // until it is closed
+	for range w.C() { // until it is closed
 	}
 	again, err := other.Results(t.Context(), 0)
 	require.NoError(t, err)

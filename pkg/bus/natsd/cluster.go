@@ -63,7 +63,7 @@ func freePorts(host string, n int) (ports []int, err error) {
 		}
 	}()
 	for range n {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
 			return nil, fmt.Errorf("nats cluster: free port: %w", err)
 		}
@@ -103,7 +103,7 @@ func (c *Cluster) wait(ctx context.Context) error {
 func (c *Cluster) ClientURL() string {
 	urls := make([]string, len(c.options))
 	for i, o := range c.options {
-		urls[i] = fmt.Sprintf("nats://%s:%d", o.Host, o.Port)
+		urls[i] = serverURL(o.Host, o.Port)
 	}
 	return strings.Join(urls, ",")
 }

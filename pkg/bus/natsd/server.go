@@ -8,10 +8,12 @@
 package natsd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -117,7 +119,7 @@ func serverOptions(o Options) (_ *server.Options, temp string, err error) {
 	}
 	if o.Port > 0 {
 		// The server would end the whole process if it could not listen.
-		l, err := net.Listen("tcp", net.JoinHostPort(o.Host, fmt.Sprint(o.Port)))
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(o.Host, strconv.Itoa(o.Port)))
 		if err != nil {
 			return nil, "", fmt.Errorf("nats server: %w", err)
 		}
@@ -143,10 +145,14 @@ func serverOptions(o Options) (_ *server.Options, temp string, err error) {
 	if o.cluster != "" {
 		opts.Cluster = server.ClusterOpts{Name: o.cluster, Host: o.Host, Port: o.routesPort, PoolSize: -1}
 		for _, port := range o.routes {
-			opts.Routes = append(opts.Routes, server.RoutesFromStr(fmt.Sprintf("nats://%s:%d", o.Host, port))...)
+			opts.Routes = append(opts.Routes, server.RoutesFromStr(serverURL(o.Host, port))...)
 		}
 	}
 	return opts, temp, nil
+}
+
+func serverURL(host string, port int) string {
+	return "nats://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // ClientURL is where clients connect.
