@@ -127,6 +127,9 @@ type Log interface {
 	// Forget removes every trace of an entity whose last event is a deletion (Append by Bury). It may be repeated; it
 	// returns ErrLost if the entity lives again.
 	Forget(ctx context.Context, e Entity, seq uint64) error
+	// Trim removes all but the newest keep events of an entity (at least one stays): versions have a subject each, so no
+	// limit of the stream bounds their number.
+	Trim(ctx context.Context, e Entity, keep int) error
 	// Bury appends the event that says the entity is gone (KV-Operation: DEL).
 	Bury(a Append) Pending
 }

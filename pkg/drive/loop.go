@@ -340,6 +340,8 @@ func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effe
 			}
 			if after.Gone {
 				l.forget(ln.key)
+			} else if it.specSent && after.Generation%SpecsKept == 0 {
+				l.port.TrimSpecs(ln.key)
 			}
 		}
 		l.run(ln)

@@ -36,6 +36,7 @@ type world struct {
 	begun   map[string]int // hand-outs recorded after the completion of the same job and phase
 	events  int
 	unread  bool // Load fails
+	trims   []resource.Key
 }
 
 type work struct {
@@ -223,6 +224,7 @@ func (s *shell) Spec(key resource.Key, digest string) ([]byte, error) {
 func (s *shell) SpecSeq(key resource.Key) (string, uint64, error) {
 	return s.specs[key].Digest, s.specSeq[key], nil
 }
+func (s *shell) TrimSpecs(key resource.Key)                         { s.trims = append(s.trims, key) }
 func (s *shell) When(string, []byte, *resource.State) (bool, error) { return true, nil }
 func (s *shell) Poll(st *resource.State, f resource.Fence, _ string) {
 	s.work = append(s.work, work{st.Key, f})
@@ -254,11 +256,17 @@ func (s *shell) ForgetJob(k drive.JobKey, _ uint64, done func(error)) {
 func (s *shell) Note(resource.Key, resource.Input, []resource.Note) {}
 
 func (s *shell) command(name, verb, id string) *resource.Reply {
+	s.t.Helper()
+	return s.apply(name, verb, id, "s1")
+}
+
+// apply sends a command with a spec of this digest.
+func (s *shell) apply(name, verb, id, spec string) *resource.Reply {
 	var got *resource.Reply
 	key := resource.Key{Project: "p", Kind: "node", Name: name}
 	c := &resource.Command{
 		Key: key, Verb: verb, RequestID: id, JobID: "job-" + name + "-" + id, Digest: verb,
-		NewUID: "uid-" + name + "-" + id + "-" + s.now.Format(time.RFC3339Nano), SpecDigest: "s1",
+		NewUID: "uid-" + name + "-" + id + "-" + s.now.Format(time.RFC3339Nano), SpecDigest: spec,
 	}
 	s.loop.Offer([]drive.Input{{
 		Key: key, Input: resource.Input{Kind: resource.OnCommand, At: s.now, Command: c}, Spec: []byte("{}"),
@@ -337,6 +345,40 @@ func TestTheSameRequestIsTheSameJob(t *testing.T) {
 	events = w.events
 	require.Equal(t, first, s.command("a", "apply", "1"))
 	require.Equal(t, events, w.events)
+}
+
+func TestOldSpecsAreTrimmed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	s := w.start()
+	for i := range 3 * drive.SpecsKept {
+		require.Nil(t, s.apply("a", "apply", fmt.Sprint("c", i), fmt.Sprint("spec", i)).Refused)
+		require.Nil(t, s.apply("a", "apply", fmt.Sprint("same", i), fmt.Sprint("spec", i)).Refused)
+	}
+	require.Len(t, w.trims, 3)
+}
+
+// TestAResultThatCannotBeDecidedComesAgain: a blueprint that cannot be read for now must not cost a result.
+func TestAResultThatCannotBeDecidedComesAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 5)
+	s := w.start()
+	require.Nil(t, s.command("a", "apply", "1").Refused)
+	require.Nil(t, s.command("a", "start", "2").Refused)
+	for s.answer() {
+	}
+	digest := w.bp.Digest
+	w.bp.Digest = "another"
+	wk := w.work[0]
+	back := 0
+	s.loop.Offer([]drive.Input{{
+		Key: wk.key, Input: resource.Input{Kind: resource.OnResult, At: w.now, Result: &resource.Result{Fence: wk.fence, Outcome: resource.OutcomeCompleted}},
+		Settle: func() { t.Fatal("settled") }, Back: func(error) { back++ },
+	}})
+	require.Equal(t, 1, back)
+	w.bp.Digest = digest
+	s.settle()
+	require.Equal(t, "Started", w.states[wk.key].State.State)
 }
 
 func TestWhatCannotBeReadIsHandedBack(t *testing.T) {

@@ -33,6 +33,10 @@ var (
 	ErrNotFound = errors.New("not found")
 )
 
+// SpecsKept is how many specs of a resource the log keeps; up to twice as many stand there between two trims. A call
+// that outlives more changes of the spec than that can no longer read its own.
+const SpecsKept = 8
+
 // Limits of a Loop. Zero values mean the defaults.
 type Limits struct {
 	// Appends is how many appends may be out at once; past it Ready is false. Default 512.
@@ -143,6 +147,8 @@ type Port interface {
 	Spec(key resource.Key, digest string) ([]byte, error)
 	// SpecSeq returns the digest and sequence of the last spec event of a resource; 0 where there is none.
 	SpecSeq(key resource.Key) (digest string, seq uint64, err error)
+	// TrimSpecs keeps the newest SpecsKept specs of a resource. It works in the background; what fails is done next time.
+	TrimSpecs(key resource.Key)
 	// When evaluates a constraint over a spec and a state.
 	When(expression string, spec []byte, s *resource.State) (bool, error)
 	// Poll hands a Sleeping phase out again, with the committed state s. key makes it safe to repeat.

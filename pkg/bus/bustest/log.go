@@ -251,6 +251,19 @@ func (s *suite) versions(t *testing.T) {
 		got, err := s.b.Version(ctx, e, "sha256-3")
 		require.NoError(t, err)
 		require.Equal(t, "again", string(got.Body))
+
+		// Only the newest stay, whatever their subjects.
+		last, err := s.b.Last(ctx, []bus.Entity{e})
+		require.NoError(t, err)
+		require.NoError(t, s.b.Trim(ctx, e, 3))
+		kept, err := s.b.History(ctx, e)
+		require.NoError(t, err)
+		require.Len(t, kept, 3)
+		require.Equal(t, last[0].Seq, kept[2].Seq)
+		_, err = s.b.Version(ctx, e, "sha256-5")
+		require.ErrorIs(t, err, bus.ErrNotFound)
+		require.NoError(t, s.b.Trim(ctx, e, 0), "one stays at least")
+		s.lastIs(t, e, last[0].Seq)
 	}
 }
 

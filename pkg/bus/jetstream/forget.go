@@ -60,3 +60,15 @@ func (b *Bus) forget(ctx context.Context, e bus.Entity, seq uint64) error {
 	}
 	return b.purge(ctx, streamEvents, e.Filter(), again)
 }
+
+// Trim implements bus.Log.
+func (b *Bus) Trim(ctx context.Context, e bus.Entity, keep int) error {
+	err := b.api(ctx, "STREAM.PURGE."+streamEvents, struct {
+		Filter string `json:"filter"`
+		Keep   int    `json:"keep"`
+	}{e.Filter(), max(keep, 1)}, nil)
+	if err != nil {
+		return fmt.Errorf("trim %s %s: %w", e.Family, e.Key(), err)
+	}
+	return nil
+}

@@ -230,6 +230,19 @@ func (c *Conn) Forget(_ context.Context, e bus.Entity, seq uint64) error {
 	return nil
 }
 
+// Trim implements bus.Log.
+func (c *Conn) Trim(_ context.Context, e bus.Entity, keep int) error {
+	if err := c.alive(); err != nil {
+		return err
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if h := c.s.entities[e]; h != nil {
+		h.events = h.events[max(0, len(h.events)-max(keep, 1)):]
+	}
+	return nil
+}
+
 // expire removes a deletion whose time is over.
 func (s *System) expire(e bus.Entity, seq uint64) {
 	s.mu.Lock()

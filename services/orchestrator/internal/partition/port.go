@@ -224,6 +224,17 @@ func (p *port) SpecSeq(key resource.Key) (string, uint64, error) {
 	return last[0].Version, last[0].Seq, nil
 }
 
+// TrimSpecs implements drive.Port.
+func (p *port) TrimSpecs(key resource.Key) {
+	go func() {
+		ctx, cancel := context.WithTimeout(p.ctx, forgetTimeout)
+		defer cancel()
+		if err := p.c.Bus.Trim(ctx, p.entity(bus.Spec, key.Project, key.Kind, key.Name), drive.SpecsKept); err != nil && p.ctx.Err() == nil {
+			p.c.Log.Warn("old specs were not removed; they are with a later one", host.Resource(key.Project, key.Kind, key.Name), zap.Error(err))
+		}
+	}()
+}
+
 // When implements drive.Port.
 func (p *port) When(expression string, spec []byte, s *resource.State) (bool, error) {
 	return p.c.Catalog.When(expression, spec, s)
