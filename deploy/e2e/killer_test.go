@@ -27,11 +27,14 @@ var points = map[string][]string{
 type killer struct {
 	h      *house
 	random *rand.Rand
+	armed  map[string]int // by service: how many of its runs were armed
 }
 
 const (
 	downMax  = 400 * time.Millisecond // that a service is left dead
-	pauseMax = 550 * time.Millisecond // between two strokes
+	pauseMax = 600 * time.Millisecond // between two strokes
+	nthMax   = 4                      // time that a crash point is met, at which it kills
+	visitMax = 15 * time.Second       // for a process to come to its point
 )
 
 func newKiller(h *house, seed uint64) *killer {
@@ -42,11 +45,13 @@ func newKiller(h *house, seed uint64) *killer {
 		p.delay = func() time.Duration { return time.Duration(random.Int64N(int64(downMax))) }
 		p.mu.Unlock()
 	}
-	return &killer{h: h, random: rand.New(rand.NewPCG(seed, 0))}
+	return &killer{h: h, random: rand.New(rand.NewPCG(seed, 0)), armed: map[string]int{}}
 }
 
-// run kills until enough says so, and then has everything run again.
+// run has a process die at each of the points, then kills at random until enough says so, and then has everything run
+// again.
 func (k *killer) run(ctx context.Context, enough func(deaths int) bool) {
+	k.visit(ctx)
 	for !enough(k.deaths()) {
 		k.strike()
 		if !pause(ctx, time.Duration(k.random.Int64N(int64(pauseMax)))) {
@@ -55,6 +60,23 @@ func (k *killer) run(ctx context.Context, enough func(deaths int) bool) {
 	}
 	for _, p := range slices.Concat(k.h.services, k.h.servers) {
 		p.calm()
+	}
+}
+
+// visit has a process die at each of the points, one after another.
+func (k *killer) visit(ctx context.Context) {
+	for _, service := range slices.Sorted(maps.Keys(points)) {
+		for i, point := range points[service] {
+			all := k.h.service(service)
+			p := all[i%len(all)]
+			_, before, _ := p.deaths()
+			p.kill(point + ":1")
+			for end := time.Now().Add(visitMax); time.Now().Before(end); {
+				if _, now, _ := p.deaths(); len(now) > len(before) || !pause(ctx, 10*time.Millisecond) {
+					break
+				}
+			}
+		}
 	}
 }
 
@@ -77,13 +99,19 @@ func (k *killer) strike() {
 	}
 }
 
-// one kills a service; the run after it may be armed with one of its points.
+// one kills a service; the run after it may be armed with one of its points, in turn. One that is armed is mostly left
+// to its point.
 func (k *killer) one() {
 	p := k.h.services[k.random.IntN(len(k.h.services))]
+	arm, spare, nth := k.random.IntN(2) == 0, k.random.IntN(4) > 0, 1+k.random.IntN(nthMax)
+	if spare && p.waits() {
+		return
+	}
 	service, _, _ := strings.Cut(p.name, "-")
 	point := ""
-	if named := points[service]; len(named) > 0 && k.random.IntN(2) == 0 {
-		point = fmt.Sprintf("%s:%d", named[k.random.IntN(len(named))], 1+k.random.IntN(12))
+	if named := points[service]; len(named) > 0 && arm {
+		point = fmt.Sprintf("%s:%d", named[k.armed[service]%len(named)], nth)
+		k.armed[service]++
 	}
 	p.kill(point)
 }

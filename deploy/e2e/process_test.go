@@ -156,6 +156,13 @@ func (p *process) kill(point string) {
 	}
 }
 
+// waits reports whether it is on its way to a crash point.
+func (p *process) waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.armed != "" && p.pid != 0
+}
+
 // calm has it run without delay and without a crash point: one that is armed is started again.
 func (p *process) calm() {
 	p.mu.Lock()

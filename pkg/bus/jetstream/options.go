@@ -18,6 +18,9 @@ type Options struct {
 	// Context is the name of one of the `nats` CLI's contexts, whose server and credentials are used; a URL given
 	// here takes precedence over the context's. Empty: none.
 	Context string
+	// InProcess is a server in this process (natsd.Server), to be reached without a socket; URL is then not used. Nil:
+	// none.
+	InProcess nats.InProcessConnProvider
 	// Name that the server shows for this connection. Empty: drover.
 	Name string
 	// InboxPrefix is the first part of the subjects that replies come to. Permissions give each service one of its
@@ -126,6 +129,9 @@ func (o Options) connection() ([]nats.Option, error) {
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(2 * time.Second),
+	}
+	if o.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(o.InProcess))
 	}
 	if o.InboxPrefix != "" {
 		opts = append(opts, nats.CustomInboxPrefix(o.InboxPrefix))

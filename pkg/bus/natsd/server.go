@@ -158,6 +158,9 @@ func serverURL(host string, port int) string {
 // ClientURL is where clients connect.
 func (s *Server) ClientURL() string { return s.server.ClientURL() }
 
+// InProcessConn is a connection that does not go through the operating system, for clients in this process.
+func (s *Server) InProcessConn() (net.Conn, error) { return s.server.InProcessConn() }
+
 // Shutdown ends the server, waits until it has ended and removes an ephemeral store. Idempotent.
 func (s *Server) Shutdown() error {
 	s.stop.Do(func() {

@@ -84,7 +84,7 @@ func fenceText(f Fence) string {
 // the resource after the plugin runs"). It returns the limit that was passed, and then keeps nothing.
 func (x *step) keep(p *PhaseRun, r Result) string {
 	attributes, data, outputs := merge(x.s.Attributes, r.Attributes), merge(p.Data, r.Data), merge(p.Outputs, r.Outputs)
-	over := ""
+	var over string
 	switch {
 	case size(attributes) > AttributesBytesMax:
 		over = overText("attributes", size(attributes), AttributesBytesMax)

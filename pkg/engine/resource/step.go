@@ -203,7 +203,6 @@ func (x *step) advance() {
 		x.unblock(bp)
 		if !entered && !x.broken && x.allDone(bp) {
 			x.enter(bp, path, j, slices.Index(path, x.s.State)+1)
-			entered = true
 			if x.s.State != j.Target {
 				x.unblock(bp)
 			}

@@ -48,7 +48,7 @@ func TestPhaseTableIsTotal(t *testing.T) {
 				}
 			case !moved || x.broken || !x.dirty || p.Status != listed[0]:
 				t.Errorf("%s on %s leads to %s, not to %s", from, event, p.Status, listed[0])
-			case (p.Since == at) != (p.Status != from):
+			case p.Since.Equal(at) != (p.Status != from):
 				t.Errorf("%s on %s: since %s", from, event, p.Since)
 			}
 		}
@@ -142,7 +142,7 @@ func TestJobTableIsTotal(t *testing.T) {
 				if !x.broken || x.dirty || j.State != from || !j.EndedAt.IsZero() || j.Message != "" {
 					t.Errorf("%s to %s is not refused: %+v", from, to, j)
 				}
-			case x.broken || j.State != to || j.EndedAt.IsZero() == to.Final() || j.Canceling == to.Final() || (j.StartedAt == at) != (to == job.Running):
+			case x.broken || j.State != to || j.EndedAt.IsZero() == to.Final() || j.Canceling == to.Final() || j.StartedAt.Equal(at) != (to == job.Running):
 				t.Errorf("%s to %s: %+v", from, to, j)
 			}
 		}

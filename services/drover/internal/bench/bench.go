@@ -1,5 +1,6 @@
-// Package bench measures what Drover does on this machine, against what its server does alone: a NATS server, the
-// services, and a worker run as processes of their own, as they would in earnest, and this process plays the users.
+// Package bench measures what Drover does on this machine, against what its server does alone. A NATS server with the
+// services in its process (as in drover up), or apart, and a worker run as processes of their own; this process plays
+// the users.
 //
 // Every figure comes from one run of it, and every rate stands beside raw JetStream's rate for messages of the same
 // size on the same server in the same run.
@@ -37,6 +38,9 @@ type Options struct {
 	Burst int
 	// Idle is how many jobs of one idle resource are timed. Default 300.
 	Idle int
+	// Apart runs server and services as processes of their own, as on a cluster; else they are one process, as in
+	// drover up. The worker and the users are processes of their own in both.
+	Apart bool
 	// Dir is where the server's data goes, on the disk to be measured. Default the system's temporary folder.
 	Dir string
 	// Progress is told what is being measured. Nil: nobody.
@@ -139,7 +143,7 @@ func measure(ctx context.Context, o Options, sync string, size int) (f Figure, e
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	say("starting")
-	fleet, err := startFleet(ctx, dir, sync, size)
+	fleet, err := startFleet(ctx, dir, sync, size, o.Apart)
 	if err != nil {
 		return f, err
 	}

@@ -28,6 +28,7 @@ import (
 
 // Roles of the processes that are measured. This program starts itself again in each of them.
 const (
+	roleUp       = "up" // server and services in one process, as in drover up
 	roleServer   = "server"
 	roleServices = "services"
 	roleWorker   = "worker"
@@ -40,18 +41,23 @@ const EnvRole = "DROVER_BENCH_ROLE"
 type fleet struct {
 	url       string
 	processes map[string]*exec.Cmd
-	pipes     []io.Closer // closing them ends the processes
+	pipes     map[string]io.Closer // closing them ends the processes
 }
 
 // startFleet starts server, services and worker, in this order.
-func startFleet(ctx context.Context, dir, sync string, size int) (*fleet, error) {
-	f := &fleet{processes: map[string]*exec.Cmd{}}
-	url, err := f.start(ctx, roleServer, filepath.Join(dir, "data"), sync)
+func startFleet(ctx context.Context, dir, sync string, size int, apart bool) (*fleet, error) {
+	f := &fleet{processes: map[string]*exec.Cmd{}, pipes: map[string]io.Closer{}}
+	first := roleUp
+	if apart {
+		first = roleServer
+	}
+	url, err := f.start(ctx, first, filepath.Join(dir, "data"), sync)
+	f.url = url
+	if err == nil && apart {
+		_, err = f.start(ctx, roleServices, url)
+	}
 	if err == nil {
-		f.url = url
-		if _, err = f.start(ctx, roleServices, url); err == nil {
-			_, err = f.start(ctx, roleWorker, url, strconv.Itoa(size))
-		}
+		_, err = f.start(ctx, roleWorker, url, strconv.Itoa(size))
 	}
 	if err != nil {
 		f.stop()
@@ -82,7 +88,7 @@ func (f *fleet) start(ctx context.Context, role string, args ...string) (string,
 		return "", err
 	}
 	f.processes[role] = cmd
-	f.pipes = append([]io.Closer{in}, f.pipes...)
+	f.pipes[role] = in
 	line := make(chan string, 1)
 	go func() {
 		text, _ := bufio.NewReader(out).ReadString('\n') // an empty line says that it died
@@ -104,10 +110,12 @@ func (f *fleet) start(ctx context.Context, role string, args ...string) (string,
 
 // stop ends the processes, the last one first, and waits for each.
 func (f *fleet) stop() {
-	order := []string{roleWorker, roleServices, roleServer}
-	for i, p := range f.pipes {
-		_ = p.Close() // the process sees the end of its standard input
-		cmd := f.processes[order[len(order)-len(f.pipes)+i]]
+	for _, role := range []string{roleWorker, roleServices, roleServer, roleUp} {
+		cmd := f.processes[role]
+		if cmd == nil {
+			continue
+		}
+		_ = f.pipes[role].Close() // the process sees the end of its standard input
 		kill := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()
@@ -165,10 +173,14 @@ func Child(role string, args []string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	host.TuneCollector()
+	if role != roleUp { // a process of its own is tuned as its main does it
+		host.TuneCollector()
+	}
 	stopProfile, err := profile(role)
 	if err == nil {
 		switch role {
+		case roleUp:
+			err = childUp(ctx, args)
 		case roleServer:
 			err = childServer(ctx, args)
 		case roleServices:
@@ -187,11 +199,15 @@ func Child(role string, args []string) int {
 	return 0
 }
 
-func childServer(ctx context.Context, args []string) error {
+func server(args []string) (*natsd.Server, error) {
 	if len(args) != 2 {
-		return errors.New("a folder and a sync mode are needed")
+		return nil, errors.New("a folder and a sync mode are needed")
 	}
-	s, err := natsd.Start(natsd.Options{StoreDir: args[0], Port: -1, SyncAlways: args[1] == "always"})
+	return natsd.Start(natsd.Options{StoreDir: args[0], Port: -1, SyncAlways: args[1] == "always"})
+}
+
+func childServer(ctx context.Context, args []string) error {
+	s, err := server(args)
 	if err != nil {
 		return err
 	}
@@ -200,10 +216,24 @@ func childServer(ctx context.Context, args []string) error {
 	return s.Shutdown()
 }
 
+func childUp(ctx context.Context, args []string) error {
+	s, err := server(args)
+	if err != nil {
+		return err
+	}
+	err = runServices(ctx, jetstream.Options{InProcess: s, Partitions: partitions}, s.ClientURL())
+	return errors.Join(err, s.Shutdown())
+}
+
 func childServices(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("a URL is needed")
 	}
+	return runServices(ctx, jetstream.Options{URL: args[0], Partitions: partitions}, "ready")
+}
+
+// runServices runs them until ctx ends, and prints a line when the streams are there.
+func runServices(ctx context.Context, o jetstream.Options, line string) error {
 	services := map[string]func(context.Context, *host.Host, bus.Bus) error{
 		"intake": intake.Run, "orchestrator": orchestrator.Run, "lifecycle": lifecycle.Run, "notifier": notifier.Run,
 	}
@@ -214,7 +244,9 @@ func childServices(ctx context.Context, args []string) error {
 	defer cancel()
 	for name, run := range services {
 		wg.Go(func() {
-			b, err := jetstream.Connect(ctx, jetstream.Options{URL: args[0], Name: name, Partitions: partitions})
+			o := o
+			o.Name = name
+			b, err := jetstream.Connect(ctx, o)
 			if err != nil {
 				errs <- err
 				return
@@ -238,7 +270,7 @@ func childServices(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	fmt.Println("ready")
+	fmt.Println(line)
 	wg.Wait()
 	close(errs)
 	var all error

@@ -20,8 +20,8 @@ func newBench(a *App) *cobra.Command {
 		Short: "Measure what Drover does on this machine, against raw JetStream",
 		Long: `Measure phases per second, latency, CPU and memory on this machine.
 
-A NATS server, the services and a worker are started as processes of their own, on free ports and a temporary folder,
-and are removed afterwards. Every rate stands beside that of raw JetStream: an asynchronous publish of messages of the
+A NATS server with the services in its process (or apart, with --apart) and a worker are started on free ports and a
+temporary folder, and are removed afterwards. Every rate stands beside that of raw JetStream: an asynchronous publish of messages of the
 same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a folder to get CPU profiles.`,
 		Example: `  drover bench
   drover bench --sync always --state-bytes 300 --for 5s -o json`,
@@ -50,6 +50,7 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 	f.DurationVar(&o.For, "for", 8*time.Second, "how long the steady measurement lasts")
 	f.IntVar(&o.Burst, "burst", 10_000, "jobs that are started at once")
 	f.IntVar(&o.Idle, "idle", 300, "jobs of one idle resource that are timed")
+	f.BoolVar(&o.Apart, "apart", false, "run server and services as processes of their own, as on a cluster")
 	f.StringVar(&o.Dir, "dir", "", "folder on the disk to measure (default the system's temporary folder)")
 	return c
 }
@@ -57,7 +58,7 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 // benchText is the report as a table, one column a combination.
 func benchText(r bench.Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, Drover %s\nserver, services, worker and load are processes of their own on these cores\n\n", r.Machine, r.Version)
+	fmt.Fprintf(&b, "%s, Drover %s\nworker and load are processes of their own on these cores\n\n", r.Machine, r.Version)
 	row := func(title string, cell func(bench.Figure) string) {
 		fmt.Fprintf(&b, "%-44s", title)
 		for _, f := range r.Rows {
@@ -74,10 +75,19 @@ func benchText(r bench.Report) string {
 	row("phases per raw message, burst", func(f bench.Figure) string { return fmt.Sprintf("%.3f", f.BurstRatio) })
 	row("three phases of one idle resource, p50 ms", func(f bench.Figure) string { return fmt.Sprintf("%.2f", float64(f.IdleP50)) })
 	row("three phases of one idle resource, p99 ms", func(f bench.Figure) string { return fmt.Sprintf("%.2f", float64(f.IdleP99)) })
-	for _, p := range []string{"server", "services", "worker", "load"} {
+	measured := func(p string) bool {
+		return slices.ContainsFunc(r.Rows, func(f bench.Figure) bool { _, ok := f.CPU[p]; return ok })
+	}
+	for _, p := range []string{"up", "server", "services", "worker", "load"} {
+		if !measured(p) {
+			continue
+		}
 		row("CPU seconds per 1,000 jobs, "+p, func(f bench.Figure) string { return fmt.Sprintf("%.3f", f.CPU[p]) })
 	}
-	for _, p := range []string{"server", "services", "worker"} {
+	for _, p := range []string{"up", "server", "services", "worker"} {
+		if !measured(p) {
+			continue
+		}
 		row("memory MiB, "+p, func(f bench.Figure) string { return fmt.Sprint(f.Memory[p]) })
 	}
 	if slices.ContainsFunc(r.Rows, func(f bench.Figure) bool { return f.Lost > 0 }) {

@@ -120,7 +120,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		NATS: server.ClientURL(), HTTP: "http://" + listener.Addr().String(), Data: data, Sync: o.Sync, PID: os.Getpid(),
 		Version: host.Version(),
 	}
-	return serve(ctx, o, addresses, services(o, listener), func(a Addresses) error {
+	return serve(ctx, o, server, addresses, services(o, listener), func(a Addresses) error {
 		if held == nil {
 			return nil
 		}
@@ -226,7 +226,7 @@ func listen(ctx context.Context, address, what string) (net.Listener, error) {
 }
 
 // serve runs the services under one host, which starts and stops them in order and serves the metrics of all.
-func serve(ctx context.Context, o Options, addresses Addresses, all []service, ready func(Addresses) error) error {
+func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addresses, all []service, ready func(Addresses) error) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -242,7 +242,7 @@ func serve(ctx context.Context, o Options, addresses Addresses, all []service, r
 			}
 		}()
 		for i, s := range all {
-			b, err := connect(ctx, o, addresses.NATS, s.name)
+			b, err := connect(ctx, o, server, s.name)
 			if err != nil {
 				return err
 			}
@@ -270,10 +270,11 @@ func serve(ctx context.Context, o Options, addresses Addresses, all []service, r
 	})
 }
 
-func connect(ctx context.Context, o Options, url, name string) (bus.Bus, error) {
+// connect connects a service without a socket: its server is in this process.
+func connect(ctx context.Context, o Options, server *natsd.Server, name string) (bus.Bus, error) {
 	log := o.Log.With(zap.String(host.KeyService, name))
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		URL: url, Name: "drover-" + name, Partitions: o.Partitions,
+		InProcess: server, Name: "drover-" + name, Partitions: o.Partitions,
 		Notice: func(event string, err error) {
 			if ctx.Err() == nil {
 				log.Warn("connection", zap.String("event", event), zap.Error(err))
