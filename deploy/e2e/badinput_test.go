@@ -196,4 +196,3 @@ func sequences(t *testing.T, ctx context.Context, js jetstream.JetStream) map[st
 	})
 	return last
 }
-

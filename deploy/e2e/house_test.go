@@ -32,7 +32,8 @@ type plan struct {
 	servers                                    int // 0 means 1; streams have as many replicas
 	intakes, orchestrators, runners, notifiers int
 	lifecycles                                 int
-	partitions                                 int // 0 means 8
+	partitions                                 int  // 0 means 8
+	unsynced                                   bool // the servers sync now and then, as is their default
 }
 
 // newHouse starts it.
@@ -46,7 +47,7 @@ func newHouse(t *testing.T, p plan) *house {
 		}
 	})
 	servers := max(p.servers, 1)
-	h.serve(servers)
+	h.serve(servers, p.unsynced)
 	partitions := p.partitions
 	if partitions == 0 {
 		partitions = 8
@@ -79,15 +80,19 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// serve starts NATS servers, which sync every write before they acknowledge it.
-func (h *house) serve(n int) {
+// serve starts NATS servers, which sync every write before they acknowledge it, unless unsynced.
+func (h *house) serve(n int, unsynced bool) {
 	h.t.Helper()
+	sync := "always"
+	if unsynced {
+		sync = "2m"
+	}
 	clients, routes := ports(h.t, n), ports(h.t, n)
 	var urls []string
 	for i := range n {
 		name := fmt.Sprintf("nats-%d", i)
-		config := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nmax_payload: %d\njetstream {store_dir: %q, sync_interval: always}\n",
-			name, clients[i], 1<<20+64<<10, filepath.Join(h.dir, name))
+		config := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nmax_payload: %d\njetstream {store_dir: %q, sync_interval: %q}\n",
+			name, clients[i], 1<<20+64<<10, filepath.Join(h.dir, name), sync)
 		if n > 1 {
 			var peers []string
 			for _, port := range routes {

@@ -20,10 +20,10 @@ type process struct {
 	log  string // file
 
 	mu      sync.Mutex
-	pid     int           // 0 while it is down
-	killed  bool          // by kill, and not yet seen to be dead
-	armed   string        // crash point of the present run
-	next    string        // crash point of the next run
+	pid     int    // 0 while it is down
+	killed  bool   // by kill, and not yet seen to be dead
+	armed   string // crash point of the present run
+	next    string // crash point of the next run
 	delay   func() time.Duration
 	stopped bool
 

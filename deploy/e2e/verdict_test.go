@@ -37,7 +37,9 @@ type verdict struct {
 	wrong []string
 }
 
-func (v *verdict) fail(format string, args ...any) { v.wrong = append(v.wrong, fmt.Sprintf(format, args...)) }
+func (v *verdict) fail(format string, args ...any) {
+	v.wrong = append(v.wrong, fmt.Sprintf(format, args...))
+}
 
 // settled waits until every accepted job is final and nothing is on its way.
 func (v *verdict) settled() {

@@ -358,6 +358,47 @@ func TestOldSpecsAreTrimmed(t *testing.T) {
 	require.Len(t, w.trims, 3)
 }
 
+// TestTakeoverArmsTheDueTimes: no sweep comes here, so only the heap that the takeover filled can call the phase again.
+func TestTakeoverArmsTheDueTimes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 6)
+	s := w.start()
+	require.Nil(t, s.command("a", "apply", "1").Refused)
+	require.Nil(t, s.command("a", "start", "2").Refused)
+	for s.answer() {
+	}
+	for _, wk := range w.work {
+		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
+	}
+	w.work = nil
+	for s.answer() {
+	}
+	s.kill()
+	next := w.start()
+	require.False(t, next.loop.NextDue().IsZero())
+	require.Empty(t, w.work)
+	w.now = later(w.now, next.loop.NextDue()).Add(blueprint.IntervalDefault)
+	next.loop.Tick(w.now)
+	require.Len(t, w.work, 2, "both pending phases are polled")
+}
+
+// TestTakeoverCompletesTheRecords: a crash between a resource's event and its job's leaves no job behind, though nobody
+// asks the resource for anything any more.
+func TestTakeoverCompletesTheRecords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 7)
+	s := w.start()
+	require.Nil(t, s.command("a", "apply", "1").Refused)
+	s.settle()
+	id := drive.JobKey{Project: "p", ID: "job-a-1"}
+	delete(w.jobs, id)
+	s.dead = true
+	next := w.start()
+	for next.answer() {
+	}
+	require.Equal(t, job.Succeeded, w.jobs[id].Record.State)
+}
+
 // TestAResultThatCannotBeDecidedComesAgain: a blueprint that cannot be read for now must not cost a result.
 func TestAResultThatCannotBeDecidedComesAgain(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func run(file string, hold time.Duration, pending int, failFirst bool) (int, err
 			return exitBroken, fmt.Errorf("data: %w", err)
 		}
 	}
-	if err := journal.Append(file, journal.Line{At: time.Now(), Begin: true, Ran: ran}); err != nil {
+	if err := journal.Append(file, journal.Line{At: time.Now(), Begin: true, Parent: os.Getppid(), Ran: ran}); err != nil {
 		return exitBroken, err
 	}
 	time.Sleep(hold)

@@ -20,8 +20,9 @@ type Ran struct {
 
 // Line is one begin or end of a run.
 type Line struct {
-	At    time.Time `json:"at"`
-	Begin bool      `json:"begin,omitempty"`
+	At     time.Time `json:"at"`
+	Begin  bool      `json:"begin,omitempty"`
+	Parent int       `json:"parent,omitempty"` // process that started the worker
 	Ran
 }
 
