@@ -129,20 +129,19 @@ func drive(t *testing.T, ctx context.Context, d *door, c *chronicle, kind string
 		middle()
 	}
 	clients.Wait()
-	over := c.wait(ctx, func() bool { return c.count(kind, "Started") == sharedResources })
-	require.True(t, over, "%d of %d are at their target", c.count(kind, "Started"), sharedResources)
-	ended := func() (n int) {
+	started, ended := 0, 0
+	require.True(t, c.wait(ctx, func() bool {
+		started, ended = c.count(kind, "Started"), 0
 		for _, r := range c.jobs {
 			if r.Kind == kind && r.Verb == "start" && r.State.Final() {
-				n++
+				ended++
 			}
 		}
-		return n
-	}
-	require.True(t, c.wait(ctx, func() bool { return ended() == sharedResources }), "%d jobs have ended", ended())
+		return started == sharedResources && ended == sharedResources
+	}), "of %d resources, %d are started, and %d jobs have ended", sharedResources, started, ended)
 }
 
-// count is how many resources of a kind are in one of the states. The lock must be held, or nobody be writing.
+// count is how many resources of a kind are in one of the states. The lock must be held.
 func (c *chronicle) count(kind string, states ...string) (n int) {
 	for key, s := range c.resources {
 		if key.Kind == kind && slices.Contains(states, s.State) {

@@ -69,8 +69,25 @@ func (w *worker) try(ctx context.Context, wait time.Duration) (order, error) {
 	return order{msg: m, work: work}, err
 }
 
-// answer stores a result, and then acknowledges the work.
+// answer stores a result, and then acknowledges the work until the server has heard it: nobody fetches what would come
+// again.
 func (w *worker) answer(ctx context.Context, o order, outcome string, more object) {
+	w.t.Helper()
+	w.store(ctx, o, outcome, more)
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		err := o.msg.DoubleAck(try)
+		cancel()
+		if err == nil {
+			return
+		}
+		require.NoError(w.t, ctx.Err(), "the work was not acknowledged: %v", err)
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// store stores a result.
+func (w *worker) store(ctx context.Context, o order, outcome string, more object) {
 	w.t.Helper()
 	result := object{"outcome": outcome, "fence": object{
 		"uid": o.work.Fence.UID, "jobId": o.work.Fence.JobID, "phase": o.work.Fence.Phase,
@@ -88,10 +105,9 @@ func (w *worker) answer(ctx context.Context, o order, outcome string, more objec
 		})
 		cancel()
 		if err == nil {
-			break
+			return
 		}
 		require.NoError(w.t, ctx.Err(), "the result was not stored: %v", err)
 		pause(ctx, 50*time.Millisecond)
 	}
-	require.NoError(w.t, o.msg.Ack())
 }

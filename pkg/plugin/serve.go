@@ -70,10 +70,15 @@ func (s *server) fetch(ctx context.Context) error {
 			return nil // ctx ended
 		}
 		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.FetchWait)
+		if ctx.Err() != nil || s.draining() { // nothing is begun any more
+			s.giveSlots(slots)
+			for _, d := range deliveries {
+				s.putBack(d, 0)
+			}
+			return nil
+		}
 		s.giveSlots(slots - s.begin(deliveries))
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err == nil:
 			failures = 0
 		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
@@ -89,6 +94,16 @@ func (s *server) fetch(ctx context.Context) error {
 				return nil
 			}
 		}
+	}
+}
+
+// draining reports whether Options.Drain is closed, even where the word of it has not yet ended ctx.
+func (s *server) draining() bool {
+	select {
+	case <-s.Drain:
+		return true
+	default:
+		return false
 	}
 }
 

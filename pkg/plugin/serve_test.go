@@ -329,7 +329,7 @@ func TestPoll(t *testing.T) {
 	onBuses(t, func(t *testing.T, b *recorder) {
 		b.ensure(t)
 		body := b.put(t, b.state("one", resource.Sleeping), false)
-		require.NoError(t, b.PublishPoll(t.Context(), b.phase(), "key", body))
+		require.NoError(t, b.PublishPoll(t.Context(), b.phase(), b.project+"/key", body)) // a key is remembered for two minutes
 		b.serve(t, plugin.Options{}, func(_ context.Context, batch *plugin.Batch) error {
 			for _, r := range batch.Resources() {
 				if !r.Polled() || r.Data()["step"] != "1" {

@@ -218,8 +218,17 @@ func (b *Bus) asyncError(err error) {
 // subscribed waits until the server has taken a subscription. A denied one is not refused by a reply: the client knows
 // of it once the server has answered what was sent after it.
 func (b *Bus) subscribed(subject string) error {
-	if err := b.nc.FlushTimeout(apiTry); err != nil {
-		return b.explain(err)
+	ctx, cancel := context.WithTimeout(b.ctx, connectWait)
+	defer cancel()
+	err := b.retry(ctx, func(ctx context.Context) error {
+		err := b.nc.FlushWithContext(ctx)
+		if errors.Is(err, nats.ErrConnectionClosed) && !b.nc.IsClosed() {
+			return nats.ErrDisconnected // nats.go's word for a connection that breaks while it is flushed
+		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if err := b.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Subscription to "`+subject+`"`) {
 		return fmt.Errorf("%w: subscribe %s", bus.ErrDenied, subject)

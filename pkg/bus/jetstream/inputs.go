@@ -47,6 +47,24 @@ func (b *Bus) PublishResult(ctx context.Context, subject string, h map[string]st
 	return nil
 }
 
+// PublishResults implements bus.Inputs.
+func (b *Bus) PublishResults(ctx context.Context, results []bus.ResultMessage) error {
+	if err := bus.CheckResults(results); err != nil {
+		return err
+	}
+	if len(results) == 1 {
+		return b.PublishResult(ctx, results[0].Subject, nil, results[0].Body)
+	}
+	msgs := make([]*nats.Msg, len(results))
+	for i, r := range results {
+		msgs[i] = &nats.Msg{Subject: r.Subject, Data: r.Body}
+	}
+	if _, err := b.publishBatch(ctx, msgs); err != nil {
+		return fmt.Errorf("publish %d results: %w", len(results), err)
+	}
+	return nil
+}
+
 // Results implements bus.Inputs.
 func (b *Bus) Results(ctx context.Context, partition int) (bus.Inbox, error) {
 	return b.openInbox(ctx, streamResults, partition)

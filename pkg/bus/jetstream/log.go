@@ -119,15 +119,25 @@ func (b *Bus) AppendBatch(ctx context.Context, batch []bus.Append) (uint64, erro
 		}
 	}
 	msgs := make([]*nats.Msg, len(batch))
-	id := nuid.Next()
 	for i, a := range batch {
 		m, err := b.appendMsg(a, false)
 		if err != nil {
 			return 0, err
 		}
+		msgs[i] = m
+	}
+	return b.publishBatch(ctx, msgs)
+}
+
+// publishBatch publishes at least two messages to one stream, all or none. They are sent without waiting between them.
+func (b *Bus) publishBatch(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
+	id := nuid.Next()
+	for i, m := range msgs {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
 		m.Header[headerBatchID] = []string{id}
 		m.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
-		msgs[i] = m
 	}
 	msgs[len(msgs)-1].Header[headerBatchCommit] = []string{"1"}
 

@@ -95,6 +95,7 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 	results := base(streamResults, "Drover: answers of executors, until the orchestrator has applied them.", "drover.result.*.*.*.*")
 	results.Retention, results.Discard = natsjs.WorkQueuePolicy, natsjs.DiscardNew
 	results.MaxBytes, results.MaxMsgs = o.Limits.ResultBytes, o.Limits.ResultMessages
+	results.AllowAtomicPublish = true
 	add(results)
 
 	timers := base(streamTimers, "Drover: schedules and what they fire.", "drover.timer.>", "drover.tick.>")
