@@ -110,6 +110,9 @@ func scenario(t *testing.T, servers int) string {
 	s.answer(s.take("attach"), "completed", nil)
 	s.answer(s.take("config"), "completed", nil)
 	s.jobsEnded("s1", "t1", "s2", "r1", "d1", "s5")
+	for _, w := range s.workers {
+		w.drain(ctx)
+	}
 	empty(t, d.js, "COMMANDS", "RESULTS", "WORK", "POISON")
 	return s.text.String()
 }

@@ -3,7 +3,9 @@
 package bustest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -138,13 +140,44 @@ func resource(t *testing.T, name string) bus.Entity {
 	return bus.Entity{Partition: bus.PartitionOf(project, "node", name, Partitions), Family: bus.Resource, Project: project, Kind: "node", Name: name}
 }
 
-// append stores an event that must be accepted.
+// append stores an event that must be accepted. Where a sole writer can lose (LostByBoth) it does what pkg/drive does: it
+// loads again, and tries again on what it finds.
 func (s *suite) append(t *testing.T, a bus.Append) uint64 {
 	t.Helper()
 	seq, err := s.b.Append(a).Result()
+	for end := time.Now().Add(patience); s.LostByBoth && time.Now().Before(end) &&
+		(errors.Is(err, bus.ErrLost) || errors.Is(err, bus.ErrUnknownOutcome)); {
+		switch last := s.last(t, a.Entity); {
+		case last.Seq == a.Expect:
+			seq, err = s.b.Append(a).Result()
+		case last.Seq > a.Expect && last.Dispatch == a.Dispatch && last.Version == a.Version && bytes.Equal(last.Body, a.Body):
+			return last.Seq // it was stored, and the answer was lost
+		}
+	}
 	require.NoError(t, err)
 	require.NotZero(t, seq)
 	return seq
+}
+
+// warm waits until a follower of this test's feed hears: its interest has reached the servers. What it heard is taken
+// from seen.
+func (s *suite) warm(t *testing.T, seen <-chan bus.Stored) {
+	t.Helper()
+	e := resource(t, "warm")
+	seq := s.last(t, e).Seq
+	eventually(t, func() bool {
+		seq = s.append(t, bus.Append{Entity: e, Expect: seq})
+		for {
+			select {
+			case m := <-seen:
+				if m.Seq == seq { // all before it came, or will not come
+					return true
+				}
+			case <-time.After(200 * time.Millisecond):
+				return false
+			}
+		}
+	}, "the feed is heard")
 }
 
 func (s *suite) last(t *testing.T, e bus.Entity) bus.Stored {

@@ -143,6 +143,7 @@ func (s *suite) batches(t *testing.T) {
 	stop, err := s.b.Follow(bus.Resource, t.Name(), "", "", func(e bus.Stored) { seen <- e })
 	require.NoError(t, err)
 	defer stop()
+	s.warm(t, seen)
 
 	a, b, c := resource(t, "a"), resource(t, "b"), resource(t, "c")
 	b.Partition, c.Partition = a.Partition, a.Partition

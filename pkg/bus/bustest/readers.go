@@ -146,6 +146,7 @@ func (s *suite) feed(t *testing.T) {
 	stopNarrow, err := s.b.Follow(bus.Resource, t.Name(), "node", "r1", func(e bus.Stored) { narrow <- e })
 	require.NoError(t, err)
 	defer stopNarrow()
+	s.warm(t, seen)
 	const n = 50
 	expect := map[string]uint64{}
 	for i := range 3 * n {
