@@ -92,7 +92,13 @@ func TestBadInput(t *testing.T) {
 	}, nil)})
 	must(command{Kind: "door", Name: "front", Verb: "apply", ID: "front", Body: apply("door", "front", object{}, nil)})
 
-	before := sequences(t, ctx, d.js)
+	// The records of the two jobs follow their acceptance, and the buckets follow the log.
+	var before map[string]uint64
+	require.Eventually(t, func() bool {
+		before = sequences(t, ctx, d.js)
+		derived := before["KV_drover_blueprints"] + before["KV_drover_jobs"] + before["KV_drover_resources"] + before["KV_drover_specs"]
+		return before["KV_drover_jobs"] == 2 && derived == before["EVENTS"]
+	}, 20*time.Second, 10*time.Millisecond)
 	t.Run("api", func(t *testing.T) {
 		for i, b := range badCommands() {
 			m := b.msg("api", fmt.Sprintf("api-%d", i))

@@ -101,7 +101,6 @@ func scenario(t *testing.T, servers int) string {
 	s.ask("start", "s4", nil)
 	s.ask("apply", "a2", apply("box", "b", object{"size": 2}, nil))
 	s.late(release, "completed")
-	s.restart()
 	s.ask("start", "s5", nil)
 	instance, volume = s.take("instance"), s.take("volume")
 	s.late(config, "failed")
@@ -110,10 +109,14 @@ func scenario(t *testing.T, servers int) string {
 	s.answer(s.take("attach"), "completed", nil)
 	s.answer(s.take("config"), "completed", nil)
 	s.jobsEnded("s1", "t1", "s2", "r1", "d1", "s5")
+	draining, drained := context.WithCancel(ctx)
+	var drains sync.WaitGroup
 	for _, w := range s.workers {
-		w.drain(ctx)
+		drains.Go(func() { w.drain(draining) })
 	}
 	empty(t, d.js, "COMMANDS", "RESULTS", "WORK", "POISON")
+	drained()
+	drains.Wait()
 	return s.text.String()
 }
 

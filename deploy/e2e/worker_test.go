@@ -84,10 +84,14 @@ func (w *worker) answer(ctx context.Context, o order, outcome string, more objec
 	}
 }
 
-// drain acknowledges what comes again although it was answered.
+// drain acknowledges what comes again although it was answered, until ctx ends.
 func (w *worker) drain(ctx context.Context) {
-	if o, err := w.try(ctx, 100*time.Millisecond); err == nil {
-		_ = o.msg.Ack()
+	for ctx.Err() == nil {
+		if o, err := w.try(ctx, time.Second); err == nil {
+			_ = o.msg.Ack()
+		} else {
+			pause(ctx, 20*time.Millisecond)
+		}
 	}
 }
 

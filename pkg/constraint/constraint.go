@@ -115,6 +115,8 @@ func compile(expr string) (cel.Program, error) {
 	if err != nil {
 		return nil, err
 	}
+	compiling.Lock()
+	defer compiling.Unlock()
 	ast, issues := e.Compile(expr)
 	if issues != nil && issues.Err() != nil {
 		var text []string
@@ -131,6 +133,10 @@ func compile(expr string) (cel.Program, error) {
 	}
 	return e.Program(ast, cel.CostLimit(CostMax))
 }
+
+// compiling is held while an expression is compiled: cel-go v0.33.2 fills a catalog of the shared environment when it
+// first has an error to report, without a lock. Programs are evaluated without it.
+var compiling sync.Mutex
 
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	registry, err := types.NewRegistry()
