@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the table of TestScenario anew")
 // one runs, retry, delete, the same name again, and a restart of everything in between. The table must be the same on
 // one server and on three.
 func TestScenario(t *testing.T) {
+	t.Parallel()
 	for _, servers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("servers=%d", servers), func(t *testing.T) {
 			t.Parallel()
