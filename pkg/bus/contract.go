@@ -48,7 +48,7 @@ func Contracts() []Contract {
 		buckets = append(buckets, "KV_"+f.Bucket())
 	}
 	readBuckets := reads(buckets...)
-	versions := []string{"$JS.API.DIRECT.GET.EVENTS.>", "$JS.API.STREAM.MSG.GET.EVENTS"}
+	versions := []string{"$JS.API.DIRECT.GET.EVENTS", "$JS.API.DIRECT.GET.EVENTS.>", "$JS.API.STREAM.MSG.GET.EVENTS"}
 
 	intake := service(Intake, "takes commands, checks them, asks the partition's owner",
 		join(consumes("COMMANDS"), []string{"drover.ask.*", "drover.refused.>", "drover.poison.COMMANDS", "$JS.API.STREAM.MSG.GET.COMMANDS"},

@@ -196,6 +196,12 @@ func TestPermissions(t *testing.T) {
 	d := <-results.C()
 	require.Equal(t, "done", string(d.Body()))
 	require.NoError(t, d.Ack())
+	require.NoError(t, runner.PublishResults(ctx, []bus.ResultMessage{{Subject: subject, Body: []byte("a")}, {Subject: subject, Body: []byte("b")}}))
+	require.NoError(t, (<-results.C()).Ack())
+	require.NoError(t, (<-results.C()).Ack())
+	last, err = runner.Last(ctx, []bus.Entity{e}) // whether old work is still wanted
+	require.NoError(t, err)
+	require.Equal(t, seq, last[0].Seq)
 	require.NoError(t, runner.PublishOutput(e.Project, e.Kind, e.Name, []byte("line")))
 	_, err = runner.Version(ctx, bus.Entity{Family: bus.Blueprint, Project: "team.a", Kind: kind}, "v1")
 	require.NoError(t, err)

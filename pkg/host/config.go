@@ -38,6 +38,9 @@ type Config struct {
 	NATS string
 	// Creds is the path of a credentials file. Empty means none.
 	Creds string
+	// NKey is the path of a file with an NKey seed. Empty means none; not
+	// together with Creds.
+	NKey string
 	// ID names this process among those of its service: letters, digits, '-', '_', at most IDBytesMax bytes. Empty
 	// means service, host name and a random part.
 	ID string
@@ -76,6 +79,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.NATS, "nats", c.NATS, "`URL` of the NATS server; several with commas between")
 	fs.StringVar(&c.NATS, "s", c.NATS, "short for --nats")
 	fs.StringVar(&c.Creds, "creds", c.Creds, "`file` of NATS credentials")
+	fs.StringVar(&c.NKey, "nkey", c.NKey, "`file` of an NKey seed, instead of credentials")
 	fs.StringVar(&c.ID, "id", c.ID, "`name` of this process among those of its service (default service-hostname-random)")
 	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "`number` of partitions, when a system is created")
 	fs.IntVar(&c.Replicas, "replicas", c.Replicas, "`number` of copies of each stream")
@@ -91,6 +95,9 @@ func (c Config) Validate() error {
 	bad := func(name, reason string) { errs = append(errs, fmt.Errorf("--%s: %s", name, reason)) }
 	if c.NATS == "" {
 		bad("nats", "must not be empty")
+	}
+	if c.Creds != "" && c.NKey != "" {
+		bad("nkey", "not together with --creds")
 	}
 	if !validID(c.ID) {
 		bad("id", fmt.Sprintf("only letters, digits, '-' and '_', at most %d bytes", IDBytesMax))
@@ -118,6 +125,7 @@ func (c Config) Validate() error {
 func (c Config) MarshalLogObject(e zapcore.ObjectEncoder) error {
 	e.AddString("nats", RedactURL(c.NATS))
 	e.AddString("creds", c.Creds)
+	e.AddString("nkey", c.NKey)
 	e.AddInt("partitions", c.Partitions)
 	e.AddInt("replicas", c.Replicas)
 	e.AddString("listen", c.Listen)

@@ -36,14 +36,16 @@ func Main(name string, run func(ctx context.Context, h *host.Host, b bus.Bus) er
 }
 
 // Connect connects a host's service as its configuration says, and makes the streams where they are missing. Settings
-// that differ from this version's are logged, not changed: `drover doctor --repair` does that.
+// that differ from this version's are logged, not changed: `drover setup` does that.
 func Connect(ctx context.Context, name string, h *host.Host) (bus.Bus, error) {
 	c := h.Config()
 	log := h.Log()
 	ctx, cancel := context.WithTimeout(ctx, connectWait)
 	defer cancel()
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		URL: c.NATS, CredentialsFile: c.Creds, Name: "drover-" + name, Partitions: c.Partitions, Replicas: c.Replicas,
+		URL: c.NATS, CredentialsFile: c.Creds, NKeyFile: c.NKey, Name: "drover-" + name,
+		InboxPrefix: bus.InboxPrefix(bus.Service(name)), // replies that the server's permissions keep from all others
+		Partitions:  c.Partitions, Replicas: c.Replicas,
 		Notice: func(event string, err error) {
 			log.Info("connection to the server", zap.String("event", event), zap.Error(err))
 		},

@@ -92,7 +92,7 @@ func (a *App) doctor(ctx context.Context, monitor, data string) error {
 	info, serverVerdicts := a.checkServer(ctx, b)
 	verdicts = append(verdicts, serverVerdicts...)
 	verdicts = append(verdicts, checkSync(ctx, info.URL, monitor, data))
-	verdicts = append(verdicts, checkStreams(ctx, b)...)
+	verdicts = append(verdicts, checkStreams(ctx, b, info)...)
 	verdicts = append(verdicts, a.checkReading(ctx, b)...)
 	verdicts = append(verdicts, a.checkFeed(b), a.checkIntake(ctx, b))
 
@@ -277,7 +277,13 @@ func readSync(ctx context.Context, monitor string) (string, error) {
 }
 
 // checkStreams says how streams and buckets differ from what this version makes.
-func checkStreams(ctx context.Context, b Bus) []verdict {
+func checkStreams(ctx context.Context, b Bus, info ServerInfo) []verdict {
+	if info.Name != "" && info.Streams == 0 { // Setup would make them
+		return []verdict{{
+			Check: "streams", Status: verdictFailed, Text: "there are none", exit: ExitError,
+			Hint: "`drover setup` makes them; so does a service that may",
+		}}
+	}
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	drifts, err := b.Setup(ctx, false)
@@ -292,7 +298,7 @@ func checkStreams(ctx context.Context, b Bus) []verdict {
 		v := verdict{
 			Check: "stream " + render.Text(d.Stream), Status: verdictWarning,
 			Text: fmt.Sprintf("%s is %s, and should be %s", d.Setting, orNothing(d.Have), orNothing(d.Want)),
-			Hint: "the services repair it when they start",
+			Hint: "`drover setup` repairs it",
 		}
 		if !d.Repairable {
 			v.Status, v.exit = verdictFailed, ExitError

@@ -61,7 +61,7 @@ client, and what others do shows here.`,
 	add(groupDrive, newFlows(a)...)
 	add(groupDrive, newDo(a), newRetry(a), newCancel(a), newInterrupt(a), newDelete(a), newWait(a))
 	add(groupSee, newGet(a), newDescribe(a), newEvents(a), newHistory(a), newJobs(a), newLogs(a))
-	add(groupRun, newUp(a))
+	add(groupRun, newUp(a), newSetup(a))
 	add(groupTools, newBench(a), newDoctor(a), newDecode(a), newSchema(a), newVersion(a))
 	root.SetCompletionCommandGroupID(groupTools)
 	root.SetHelpCommandGroupID(groupTools)

@@ -19,6 +19,8 @@ type Connection struct {
 	Server  string // nats://host:port, several by commas; empty: the context's
 	Creds   string // path of a credentials file; empty: none, or the context's
 	Context string // name of a context of the nats CLI; empty: none
+
+	Partitions, Replicas int // of a system that setup makes; 0: the defaults
 }
 
 // Address is what to call it in messages.
