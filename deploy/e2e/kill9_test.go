@@ -24,7 +24,8 @@ import (
 
 const (
 	killTime    = 40 * time.Second // of strokes, unless DROVER_KILLS says how many
-	killsMin    = 150              // that must have happened in that time, on two idle cores
+	killTimeMax = 2 * time.Minute  // of strokes, on a machine that is too busy for killsMin in killTime
+	killsMin    = 150              // deaths
 	killClients = 40
 	settleTime  = 100 * time.Second // for all that was accepted to end, when nobody is killed any more
 )
@@ -48,7 +49,9 @@ func TestKill9(t *testing.T) {
 	d, err := openDoor(nc)
 	require.NoError(t, err)
 	journalFile := filepath.Join(h.dir, "journal")
-	c := chronicleAfter(t, t.Context(), h, d, command{
+	starting, started := context.WithTimeout(t.Context(), time.Minute)
+	defer started()
+	c := chronicleAfter(t, starting, h, d, command{
 		Kind: "Blueprint", Name: "node", Verb: "apply", ID: "node", Body: apply("Blueprint", "node", killBlueprint(journalFile), nil),
 	})
 	stopWorker := killWorker(t, h, journalFile)
@@ -69,7 +72,7 @@ func TestKill9(t *testing.T) {
 		if kills > 0 {
 			return deaths >= kills
 		}
-		return time.Since(began) > killTime
+		return deaths >= killsMin && time.Since(began) > killTime || time.Since(began) > killTimeMax
 	})
 	calm := time.Now()
 	stop()
@@ -78,7 +81,7 @@ func TestKill9(t *testing.T) {
 	t.Logf("%d deaths in %s", k.deaths(), calm.Sub(began).Round(time.Second))
 
 	v := &verdict{t: t, house: h, door: d, chronicle: c, work: work, journal: journalFile}
-	v.settled()
+	v.settled(calm.Add(settleTime))
 	t.Logf("all was over %s after the last of them", time.Since(calm).Round(100*time.Millisecond))
 	stopWorker()
 	v.pass()

@@ -73,7 +73,7 @@ func (p *process) spawn() (*exec.Cmd, error) {
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = deathAttributes()
-	cmd.Env = os.Environ()
+	cmd.Env = environment()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed, p.next = p.next, ""
@@ -90,6 +90,16 @@ func (p *process) spawn() (*exec.Cmd, error) {
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 	}
 	return cmd, nil
+}
+
+// environment is what a program sees of the tests' own: nothing that could be read as one of its flags.
+func environment() (env []string) {
+	for _, name := range []string{"PATH", "HOME", "LANG", "TMPDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
 }
 
 // spawner starts all programs from one thread that never ends: the kernel sends the parent-death signal when the

@@ -236,7 +236,7 @@ func (l *Loop) run(ln *lane) {
 		it := ln.queue[0]
 		if it.tries++; it.tries > l.limits.StepsMax {
 			ln.queue = ln.queue[1:]
-			it.back(errors.New("other writers were first, again and again"))
+			l.giveBack(ln, it, errors.New("other writers were first, again and again"))
 			continue
 		}
 		if it.Input.Input.Kind == resource.OnCommand && it.Input.Input.Command.Key.Kind == BlueprintKind {
@@ -252,13 +252,22 @@ func (l *Loop) handBack(ln *lane, err error) {
 	queue := ln.queue
 	ln.queue = nil
 	for _, it := range queue {
-		if it.own {
-			continue
-		}
-		it.back(err)
+		l.giveBack(ln, it, err)
 	}
 	l.rest(ln)
 }
+
+// giveBack hands an input back that could not be decided now. One of the Loop's own has nobody to come back from: a time
+// that was due is due again soon, and what else it was is found by the next sweep.
+func (l *Loop) giveBack(ln *lane, it *item, err error) {
+	if it.own {
+		l.due.add(l.now.Add(ownAgain), ln.key)
+		return
+	}
+	it.back(err)
+}
+
+const ownAgain = time.Second // before a due time that could not be looked at is looked at again
 
 // step takes one step of one resource.
 func (l *Loop) step(ln *lane, it *item) {
@@ -325,6 +334,9 @@ func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effe
 		case err != nil:
 			l.stats.Lost++
 			ln.loaded = false // the state that won decides; the input is stepped again
+			// What won may be the last trace of a deletion, which is younger than the spec that was sent: it would go
+			// with the deleted resource.
+			it.specSent = false
 		default:
 			l.stats.Events++
 			l.pop(ln)

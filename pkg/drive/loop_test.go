@@ -382,6 +382,39 @@ func TestTakeoverArmsTheDueTimes(t *testing.T) {
 	require.Len(t, w.work, 2, "both pending phases are polled")
 }
 
+// TestADueTimeSurvivesALogThatCannotBeRead: no sweep comes here either.
+func TestADueTimeSurvivesALogThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 8)
+	s := &shell{world: w}
+	s.loop = drive.New(s, drive.Limits{PollLease: 5 * time.Second, CachedStates: 1})
+	require.Nil(t, s.command("a", "apply", "1").Refused)
+	require.Nil(t, s.command("a", "start", "2").Refused)
+	for s.answer() {
+	}
+	for _, wk := range w.work {
+		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
+	}
+	w.work = nil
+	for s.answer() {
+	}
+	for _, other := range []string{"b", "c"} { // so that the first is no longer in memory
+		require.Nil(t, s.command(other, "apply", "1").Refused)
+		for s.answer() {
+		}
+	}
+	w.unread = true
+	w.now = w.now.Add(time.Minute)
+	s.loop.Tick(w.now)
+	require.Empty(t, w.work)
+	w.unread = false
+	for range 3 {
+		w.now = w.now.Add(time.Second)
+		s.loop.Tick(w.now)
+	}
+	require.Len(t, w.work, 2, "both pending phases are polled")
+}
+
 // TestTakeoverCompletesTheRecords: a crash between a resource's event and its job's leaves no job behind, though nobody
 // asks the resource for anything any more.
 func TestTakeoverCompletesTheRecords(t *testing.T) {

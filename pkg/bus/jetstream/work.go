@@ -19,6 +19,10 @@ const (
 	workPullers = 4096
 	// workFetchMax is the largest number of deliveries of one Fetch.
 	workFetchMax = 10_000
+	// sourceSure is how old a dispatch must be before a live source without lag is believed, though WORK has stored
+	// nothing since: a server that is killed can lose what WORK had not yet written, and where nothing else is handed
+	// out nothing would ever be stored after it. It is longer than the server's backoff of its sources (22 s).
+	sourceSure = 45 * time.Second
 	// sourceActive is how recently WORK must have heard of EVENTS: the server sends a heartbeat every second.
 	sourceActive = 3 * time.Second
 )
@@ -191,7 +195,8 @@ func (b *Bus) PublishPoll(ctx context.Context, p bus.Phase, key string, body []b
 
 // Outstanding implements bus.Work. WORK is a work queue: what is not stored is settled. The server does not say up to
 // which event WORK has been derived, so caughtUp is careful: the source is alive, reports no lag, WORK has stored
-// something since the phase's last dispatch, and that dispatch is older than Options.SourceSettle.
+// something since the phase's last dispatch, and that dispatch is older than Options.SourceSettle; or it is older than
+// sourceSure.
 func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error) {
 	fail := func(err error) (uint64, bool, error) {
 		return 0, false, fmt.Errorf("outstanding work of phase %s: %w", p.Consumer(), err)
@@ -220,8 +225,8 @@ func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error
 	source := info.Sources[0]
 	caughtUp := source.Error == nil && source.Lag == 0 && source.Active >= 0 && source.Active <= sourceActive
 	if dispatched.Seq > 0 {
-		caughtUp = caughtUp && !info.State.LastTime.Before(dispatched.Time) &&
-			info.TimeStamp.Sub(dispatched.Time) >= b.options.SourceSettle
+		age := info.TimeStamp.Sub(dispatched.Time)
+		caughtUp = caughtUp && age >= b.options.SourceSettle && (age >= sourceSure || !info.State.LastTime.Before(dispatched.Time))
 	}
 	return n, caughtUp, nil
 }
