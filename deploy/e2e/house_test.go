@@ -127,7 +127,11 @@ func (h *house) ready() {
 
 func (h *house) run(name, program string, args ...string) *process {
 	h.t.Helper()
-	p := &process{name: name, path: filepath.Join(bin, program), args: args, log: filepath.Join(h.dir, name+".log")}
+	p := &process{
+		name: name, path: filepath.Join(bin, program), args: args,
+		log: filepath.Join(h.dir, name+".log"), temp: filepath.Join(h.dir, "tmp"),
+	}
+	require.NoError(h.t, os.MkdirAll(p.temp, 0o700))
 	require.NoError(h.t, p.start())
 	return p
 }

@@ -18,6 +18,7 @@ type process struct {
 	path string
 	args []string
 	log  string // file
+	temp string // folder for what it leaves behind when it is killed
 
 	mu      sync.Mutex
 	pid     int    // 0 while it is down
@@ -73,7 +74,7 @@ func (p *process) spawn() (*exec.Cmd, error) {
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = deathAttributes()
-	cmd.Env = environment()
+	cmd.Env = append(environment(), "TMPDIR="+p.temp)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed, p.next = p.next, ""
@@ -94,7 +95,7 @@ func (p *process) spawn() (*exec.Cmd, error) {
 
 // environment is what a program sees of the tests' own: nothing that could be read as one of its flags.
 func environment() (env []string) {
-	for _, name := range []string{"PATH", "HOME", "LANG", "TMPDIR"} {
+	for _, name := range []string{"PATH", "HOME", "LANG"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}

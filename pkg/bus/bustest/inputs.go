@@ -233,7 +233,11 @@ func (s *suite) results(t *testing.T) {
 
 func (s *suite) refusals(t *testing.T) {
 	require.NoError(t, s.b.PublishRefusal(within(t), t.Name(), "id-1", map[string]string{bus.HeaderReason: "no such kind"}, []byte("why")))
-	all := s.Stored(t, "REFUSED", bus.RefusedSubject(t.Name(), "id-1"))
+	var all []Message
+	eventually(t, func() bool { // a follower may be behind
+		all = s.Stored(t, "REFUSED", bus.RefusedSubject(t.Name(), "id-1"))
+		return len(all) > 0
+	}, "the refusal")
 	require.Len(t, all, 1)
 	require.Equal(t, "why", string(all[0].Body))
 	require.Equal(t, "no such kind", all[0].Header[bus.HeaderReason])
