@@ -175,7 +175,7 @@ func (l *Loop) Begin(now time.Time) {
 		}
 		l.tell(key, resource.Input{Kind: resource.OnContinue, At: l.now})
 	}
-	for _, key := range sortedLanes(l.lanes) {
+	for _, key := range sortedKeys(l.lanes) {
 		if ln := l.lanes[key]; ln.loaded {
 			l.follow(ln)
 			l.rest(ln)
@@ -190,8 +190,6 @@ func (l *Loop) Begin(now time.Time) {
 func sortedKeys[V any](m map[resource.Key]V) []resource.Key {
 	return slices.SortedFunc(maps.Keys(m), compareKeys)
 }
-
-func sortedLanes(m map[resource.Key]*lane) []resource.Key { return sortedKeys(m) }
 
 func compareKeys(a, b resource.Key) int {
 	return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))

@@ -527,7 +527,7 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env)
 	if _, fx := resource.Step(ln.state, *in, env); fx.Event == nil {
 		return nil // refused: it leaves nothing behind, its spec included
 	}
-	_, seq, err := l.port.SpecSeq(ln.key)
+	seq, err := l.port.SpecSeq(ln.key)
 	if err != nil {
 		return err
 	}

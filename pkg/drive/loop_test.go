@@ -221,9 +221,7 @@ func (s *shell) Spec(key resource.Key, digest string) ([]byte, error) {
 	return []byte(s.specs[key].JSON), nil
 }
 
-func (s *shell) SpecSeq(key resource.Key) (string, uint64, error) {
-	return s.specs[key].Digest, s.specSeq[key], nil
-}
+func (s *shell) SpecSeq(key resource.Key) (uint64, error)           { return s.specSeq[key], nil }
 func (s *shell) TrimSpecs(key resource.Key)                         { s.trims = append(s.trims, key) }
 func (s *shell) When(string, []byte, *resource.State) (bool, error) { return true, nil }
 func (s *shell) Poll(st *resource.State, f resource.Fence, _ string) {
@@ -358,21 +356,27 @@ func TestOldSpecsAreTrimmed(t *testing.T) {
 	require.Len(t, w.trims, 3)
 }
 
+// startPending starts resource a and answers its first two phases with pending.
+func (s *shell) startPending() {
+	s.t.Helper()
+	require.Nil(s.t, s.command("a", "apply", "1").Refused)
+	require.Nil(s.t, s.command("a", "start", "2").Refused)
+	for s.answer() {
+	}
+	for _, wk := range s.work {
+		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
+	}
+	s.work = nil
+	for s.answer() {
+	}
+}
+
 // TestTakeoverArmsTheDueTimes: no sweep comes here, so only the heap that the takeover filled can call the phase again.
 func TestTakeoverArmsTheDueTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 6)
 	s := w.start()
-	require.Nil(t, s.command("a", "apply", "1").Refused)
-	require.Nil(t, s.command("a", "start", "2").Refused)
-	for s.answer() {
-	}
-	for _, wk := range w.work {
-		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
-	}
-	w.work = nil
-	for s.answer() {
-	}
+	s.startPending()
 	s.kill()
 	next := w.start()
 	require.False(t, next.loop.NextDue().IsZero())
@@ -388,16 +392,7 @@ func TestADueTimeSurvivesALogThatCannotBeRead(t *testing.T) {
 	w := newWorld(t, 8)
 	s := &shell{world: w}
 	s.loop = drive.New(s, drive.Limits{PollLease: 5 * time.Second, CachedStates: 1})
-	require.Nil(t, s.command("a", "apply", "1").Refused)
-	require.Nil(t, s.command("a", "start", "2").Refused)
-	for s.answer() {
-	}
-	for _, wk := range w.work {
-		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
-	}
-	w.work = nil
-	for s.answer() {
-	}
+	s.startPending()
 	for _, other := range []string{"b", "c"} { // so that the first is no longer in memory
 		require.Nil(t, s.command(other, "apply", "1").Refused)
 		for s.answer() {

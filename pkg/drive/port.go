@@ -145,8 +145,8 @@ type Port interface {
 	PresentBlueprint(project, kind string, fresh bool) (LoadedBlueprint, error)
 	// Spec returns a spec's JSON.
 	Spec(key resource.Key, digest string) ([]byte, error)
-	// SpecSeq returns the digest and sequence of the last spec event of a resource; 0 where there is none.
-	SpecSeq(key resource.Key) (digest string, seq uint64, err error)
+	// SpecSeq returns the sequence of the last spec event of a resource; 0 where there is none.
+	SpecSeq(key resource.Key) (seq uint64, err error)
 	// TrimSpecs keeps the newest SpecsKept specs of a resource. It works in the background; what fails is done next time.
 	TrimSpecs(key resource.Key)
 	// When evaluates a constraint over a spec and a state.

@@ -211,17 +211,14 @@ func (p *port) Spec(key resource.Key, digest string) ([]byte, error) {
 }
 
 // SpecSeq implements drive.Port.
-func (p *port) SpecSeq(key resource.Key) (string, uint64, error) {
+func (p *port) SpecSeq(key resource.Key) (uint64, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
 	defer cancel()
 	last, err := p.c.Bus.Last(ctx, []bus.Entity{p.entity(bus.Spec, key.Project, key.Kind, key.Name)})
 	if err != nil {
-		return "", 0, err
+		return 0, err
 	}
-	if last[0].Deleted {
-		return "", last[0].Seq, nil
-	}
-	return last[0].Version, last[0].Seq, nil
+	return last[0].Seq, nil
 }
 
 // TrimSpecs implements drive.Port.
