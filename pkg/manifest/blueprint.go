@@ -172,7 +172,7 @@ func (c *checks) table(field string, text []byte) blueprint.Lifecycle {
 		c.fail(field+".onTargetChange", "the policy wait is %s", notYet)
 	}
 	for _, f := range t.Flows {
-		l.Flows = append(l.Flows, blueprint.Flow(f))
+		l.Flows = append(l.Flows, blueprint.Flow{Verb: f.Verb, From: f.From, Path: f.Path, Target: f.Target})
 	}
 	return l
 }

@@ -18,7 +18,8 @@ func resourceToProto(s *resource.State) (*statev1.Resource, error) {
 		MinReader: s.MinReader, Uid: s.UID, Generation: s.Generation, Revision: s.Revision, SpecDigest: s.SpecDigest,
 		Labels: s.Labels, Attributes: s.Attributes, State: s.State, Target: s.Target, PhaseFailed: s.PhaseFailed,
 		WasDeployed: s.WasDeployed, DeletionTime: stamp(s.DeletedAt), CreatedTime: stamp(s.CreatedAt),
-		UpdatedTime: stamp(s.UpdatedAt), Cluster: s.Cluster, Gone: s.Gone,
+		UpdatedTime: stamp(s.UpdatedAt), Cluster: s.Cluster, Gone: s.Gone, Separate: s.Separate,
+		SucceededOnce: s.SucceededOnce, ObservedGeneration: s.ObservedGeneration,
 	}
 	if len(s.Phases) > 0 {
 		runs := make([]statev1.PhaseRun, len(s.Phases)) // one allocation for all
@@ -48,6 +49,7 @@ func resourceFromProto(key resource.Key, m *statev1.Resource) (s resource.State,
 		Key: key, MinReader: m.MinReader, UID: m.Uid, Generation: m.Generation, Revision: m.Revision,
 		SpecDigest: m.SpecDigest, Cluster: m.Cluster, Labels: present(m.Labels), Attributes: present(m.Attributes),
 		State: m.State, Target: m.Target, PhaseFailed: m.PhaseFailed, WasDeployed: m.WasDeployed, Gone: m.Gone,
+		Separate: m.Separate, SucceededOnce: m.SucceededOnce, ObservedGeneration: m.ObservedGeneration,
 	}
 	if s.UID == "" {
 		return s, missing("state.uid")
@@ -97,7 +99,7 @@ func phaseToProto(p *resource.PhaseRun, m *statev1.PhaseRun) (err error) {
 	m.Attempt, m.Call, m.InFlight = p.Attempt, p.Call, p.InFlight
 	m.Since, m.Due, m.Deadline = stamp(p.Since), stamp(p.Due), stamp(p.Deadline)
 	m.Message, m.Data, m.Outputs = text(p.Message), p.Data, p.Outputs
-	m.Retrying, m.Retries, m.Interval = p.Retrying, p.Retries, span(p.Interval)
+	m.Retrying, m.Retries, m.Interval, m.Undo = p.Retrying, p.Retries, span(p.Interval), p.Undo
 	return nil
 }
 
@@ -111,7 +113,7 @@ func phaseFromProto(m *statev1.PhaseRun, p *resource.PhaseRun) (err error) {
 	p.Name, p.State, p.JobID = m.Name, m.State, m.JobId
 	p.Attempt, p.Call, p.InFlight = m.Attempt, m.Call, m.InFlight
 	p.Message, p.Data, p.Outputs = m.Message, present(m.Data), present(m.Outputs)
-	p.Retrying, p.Retries = m.Retrying, m.Retries
+	p.Retrying, p.Retries, p.Undo = m.Retrying, m.Retries, m.Undo
 	if p.Since, err = instant("since", m.Since); err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func refToProto(r *job.Ref, m *statev1.JobRef) (err error) {
 		return err
 	}
 	m.Id, m.RequestId, m.Digest, m.Verb = r.ID, r.RequestID, r.Digest, r.Verb
-	m.Target, m.BlueprintDigest = r.Target, r.Blueprint
+	m.Target, m.BlueprintDigest, m.Flow, m.Generation = r.Target, r.Blueprint, r.Flow, r.Generation
 	m.AcceptedTime, m.StartedTime, m.EndedTime = stamp(r.AcceptedAt), stamp(r.StartedAt), stamp(r.EndedAt)
 	m.Message, m.RequestedBy, m.Canceling = text(r.Message), text(r.RequestedBy), r.Canceling
 	return nil
@@ -150,7 +152,7 @@ func refFromProto(m *statev1.JobRef, r *job.Ref) (err error) {
 		return missing("id")
 	}
 	r.ID, r.RequestID, r.Digest, r.Verb = m.Id, m.RequestId, m.Digest, m.Verb
-	r.Target, r.Blueprint = m.Target, m.BlueprintDigest
+	r.Target, r.Blueprint, r.Flow, r.Generation = m.Target, m.BlueprintDigest, m.Flow, m.Generation
 	r.Message, r.RequestedBy, r.Canceling = m.Message, m.RequestedBy, m.Canceling
 	if r.AcceptedAt, err = instant("acceptedTime", m.AcceptedTime); err != nil {
 		return err

@@ -96,8 +96,8 @@ func (a *auditor) phases() {
 		a.check(p.Status != resource.Sleeping || !p.Due.IsZero(), "a sleeping phase has a due time", p.Name)
 		a.check(!p.Retrying || p.Status == resource.Sleeping, "only a sleeping phase waits for its automatic retry", p.Name)
 		a.check(p.Status.Active() || p.Status == resource.Blocked || p.Deadline.IsZero(), "a deadline ends with its attempt", p.Name)
-		a.check(!p.Status.Active() || p.Status == resource.Canceling || p.State == a.s.State, "what is active belongs to the present state", p.Name)
-		failed = failed || p.Status == resource.Failed && p.State == a.s.State
+		a.check(!p.Status.Active() || p.Status == resource.Canceling || a.s.Separate || p.State == a.s.State, "what is active belongs to the present state", p.Name)
+		failed = failed || p.Status == resource.Failed && (a.s.Separate || p.State == a.s.State)
 		for k := range i {
 			a.check(a.s.Phases[k].Name != p.Name, "a phase has one entry", p.Name)
 		}
@@ -106,20 +106,24 @@ func (a *auditor) phases() {
 }
 
 func (a *auditor) jobs() {
-	ended, active := 0, 0
+	ended, active, waiting := 0, 0, 0
 	for i := range a.s.Jobs {
 		j := &a.s.Jobs[i]
 		a.check(j.ID != "" && j.State != job.None && !j.AcceptedAt.IsZero(), "a job has an id, a state and a time", j.ID)
 		a.check(j.State.Final() == !j.EndedAt.IsZero(), "what is final has ended", j.ID)
 		a.check(!j.Canceling || !j.State.Final(), "what is final is not being canceled", j.ID)
-		if j.State.Final() {
+		switch {
+		case j.State.Final():
 			ended++
-		} else {
+		case active > 0:
+			waiting++
+			a.check(j.State == job.Pending, "what waits behind a job is pending", j.ID)
+		default:
 			active++
 		}
 	}
-	a.check(ended <= resource.FinishedJobsMax+1, "few ended jobs are kept", strconv.Itoa(ended))
-	a.check(active <= 1, "one job is driven at a time", strconv.Itoa(active))
+	a.check(ended <= resource.FinishedJobsMax+1 || a.s.Gone, "few ended jobs are kept", strconv.Itoa(ended)) // the last event ends all
+	a.check(waiting <= resource.QueuedJobsMax, "few jobs wait", strconv.Itoa(waiting))
 	inFlight := false
 	for i := range a.s.Phases {
 		inFlight = inFlight || a.s.Phases[i].InFlight
@@ -141,7 +145,7 @@ func (a *auditor) why() {
 			resource.CancelingFor, resource.BehindCalls, resource.ToGoOn:
 			a.check(false, "what rests does not say that it moves", string(r.Code)+" "+r.Of)
 		case resource.AtTarget, resource.NotAsked, resource.IsGone, resource.BlockedOn, resource.PhaseFailed,
-			resource.WasCanceled, resource.HeldBack:
+			resource.WasCanceled, resource.HeldBack, resource.IsGated, resource.BehindJob:
 		}
 	}
 }
@@ -151,35 +155,70 @@ func (a *auditor) why() {
 func (a *auditor) blueprint(bp *blueprint.Blueprint) {
 	s := &a.s
 	j := s.Job()
-	for _, ph := range bp.In(s.State) {
+	for i := range bp.Phases {
+		ph := &bp.Phases[i]
 		p := s.Phase(ph.Name)
-		if p == nil || p.State != s.State {
+		if p == nil || !s.Separate && (p.State != s.State || !bp.Has(ph, s.State)) {
 			continue
 		}
-		if under := s.JobByID(p.JobID); under == nil || under.Blueprint != bp.Digest {
+		under := s.JobByID(p.JobID)
+		if under == nil || under.Blueprint != bp.Digest {
 			continue
 		}
-		begun := p.InFlight || p.Status == resource.Completed
-		for _, name := range ph.DependsOn {
-			if on := bp.Phase(name); on == nil || !slices.Contains(on.States, s.State) {
+		f, ok := bp.Lifecycle.Flow(under.Walks())
+		if !ok || f.Target != under.Target {
+			continue
+		}
+		begun := p.InFlight || p.Status == resource.Completed || p.Status == resource.Undone
+		for _, name := range bp.Before(i, &f) {
+			if on := bp.Phase(name); on == nil || !bp.Has(on, s.State) {
 				continue
 			}
 			d := s.Phase(name)
-			a.check(!begun || p.Status == resource.Canceling || d != nil && d.Status.Done(), "no phase begins before what it depends on", p.Name+" before "+name)
+			apart := s.Separate && (d == nil || d.JobID != p.JobID) // it has no part in this job
+			a.check(!begun || p.Status == resource.Canceling || apart || d != nil && d.Status.Done(), "no phase begins before what it depends on", p.Name+" before "+name)
 		}
+	}
+	if s.Separate {
+		a.separate(bp)
 	}
 	if j == nil || j.Blueprint != bp.Digest || j.State != job.Running || j.Canceling {
 		return
 	}
-	canMove := s.State == ""
+	canMove := s.State == "" || s.Separate && len(s.Phases) == 0
 	for i := range s.Phases {
-		canMove = canMove || s.Phases[i].Status.Active()
+		canMove = canMove || s.Phases[i].Status.Active() || s.Phases[i].Status == resource.Gated
 	}
 	a.check(canMove || a.toContinue(bp), "a running job has something that will end", j.ID)
 }
 
-// toContinue reports whether the orchestrator itself has the next step: a state without anything left to do.
+// separate checks where phases are that walk by themselves: each in a state of the lifecycle, and at work only in the last
+// state of a path.
+func (a *auditor) separate(bp *blueprint.Blueprint) {
+	for i := range a.s.Phases {
+		p := &a.s.Phases[i]
+		if bp.Phase(p.Name) == nil {
+			continue
+		}
+		a.check(slices.Contains(bp.Lifecycle.Precedence, p.State), "a phase is in a state of its lifecycle", p.Name+" in "+p.State)
+		at := false
+		for _, f := range bp.Lifecycle.Flows {
+			at = at || len(f.Path) > 0 && f.Path[len(f.Path)-1] == p.State
+		}
+		a.check(!p.InFlight || at, "a phase is at work in the last state of a path", p.Name+" in "+p.State)
+	}
+}
+
+// toContinue reports whether the orchestrator itself has the next step: a state without anything left to do; or, where
+// phases walk by themselves, one that nothing holds back.
 func (a *auditor) toContinue(bp *blueprint.Blueprint) bool {
+	if a.s.Separate {
+		return slices.ContainsFunc(a.s.Phases, func(p resource.PhaseRun) bool {
+			return p.Status == resource.Blocked && p.JobID == a.s.Job().ID
+		}) && !slices.ContainsFunc(a.s.Phases, func(p resource.PhaseRun) bool {
+			return p.Status == resource.Failed && p.JobID == a.s.Job().ID
+		})
+	}
 	for _, ph := range bp.In(a.s.State) {
 		if p := a.s.Phase(ph.Name); p == nil || !p.Status.Done() {
 			return false

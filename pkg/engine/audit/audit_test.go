@@ -99,10 +99,15 @@ func TestEveryRuleCanBreak(t *testing.T) {
 			func(s *resource.State) { s.Jobs[0].ID = "" }, func(s *resource.State) { s.Jobs[0].AcceptedAt = time.Time{} },
 			func(s *resource.State) { s.Jobs[0].State, s.Jobs[0].EndedAt = job.None, time.Time{} },
 		},
-		"what is final has ended":                      {func(s *resource.State) { s.Jobs[0].EndedAt = time.Time{} }, func(s *resource.State) { s.Jobs[1].EndedAt = at }},
-		"what is final is not being canceled":          {func(s *resource.State) { s.Jobs[0].Canceling = true }},
-		"few ended jobs are kept":                      {func(s *resource.State) { s.Jobs = append(slices.Repeat(s.Jobs[:1], 4), s.Jobs[1]) }},
-		"one job is driven at a time":                  {func(s *resource.State) { s.Jobs = append(s.Jobs, s.Jobs[1]) }},
+		"what is final has ended":             {func(s *resource.State) { s.Jobs[0].EndedAt = time.Time{} }, func(s *resource.State) { s.Jobs[1].EndedAt = at }},
+		"what is final is not being canceled": {func(s *resource.State) { s.Jobs[0].Canceling = true }},
+		"few ended jobs are kept":             {func(s *resource.State) { s.Jobs = append(slices.Repeat(s.Jobs[:1], 4), s.Jobs[1]) }},
+		"what waits behind a job is pending":  {func(s *resource.State) { s.Jobs = append(s.Jobs, s.Jobs[1]) }},
+		"few jobs wait": {func(s *resource.State) {
+			waits := s.Jobs[1]
+			waits.State = job.Pending
+			s.Jobs = append(s.Jobs, slices.Repeat([]job.Ref{waits}, resource.QueuedJobsMax+1)...)
+		}},
 		"work is out only for a job that is not final": {func(s *resource.State) { s.Jobs[1].State, s.Jobs[1].EndedAt = job.Failed, at }},
 		"what is gone has no job":                      {func(s *resource.State) { s.Gone = true }},
 		"what rests does not say that it moves": {

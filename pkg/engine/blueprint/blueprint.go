@@ -57,12 +57,57 @@ const (
 	Drain    OnFailure = "drain"    // Landscaper: what is out may end, nothing more is handed out
 )
 
-// Flow is one row of a lifecycle: a verb and the way it leads.
+// Rerun is what a job does that is asked for again, or after a failure (facts/common-ground.md, conflict 4).
+type Rerun string
+
+// The two scopes.
+const (
+	// RerunFailed: it goes on where the resource stands, with what failed; at its target there is nothing to do
+	// (CycleCloud; NCAE: out of Error only the phases that are there).
+	RerunFailed Rerun = ""
+	// RerunAll: every job begins at the beginning of its path (Landscaper; seed 001: "a new job ID triggers a new
+	// reconcile regardless whether or not the execution spec was modified").
+	RerunAll Rerun = "all"
+)
+
+// Walk says what it is that walks the path of a flow.
+type Walk string
+
+// The two walks.
+const (
+	// Together: the resource walks; in each state its phases run side by side, as their dependencies allow (seed 003).
+	Together Walk = ""
+	// Each: every phase walks by itself, one after another or as their dependencies allow; the resource's state is
+	// computed from theirs (seed 000, "PhaseInstances").
+	Each Walk = "each"
+)
+
+// WasDeployed is what a flow tells executors of earlier deployments (seed 000, "Service Instance was_deployed Flag").
+type WasDeployed string
+
+// The rules. Empty: true from a reached target until the target of deletion is reached.
+const (
+	WasNot     WasDeployed = "no"      // an initial deployment, or a reactivation
+	WasIndeed  WasDeployed = "yes"     // a later one
+	ByItsPast  WasDeployed = "history" // true if any phase ever succeeded
+	DontChange WasDeployed = ""
+)
+
+// Flow is one row of a lifecycle: a verb and the way it leads. Several rows may share a verb: they differ in From, and in
+// nothing else but Idempotent and WasDeployed.
 type Flow struct {
-	Verb   string   // command that starts it
-	From   []string // states it may start from; empty means any
-	Path   []string // states that are walked, each at most once
-	Target string   // final state; not in Path
+	Verb    string   // command that starts it
+	From    []string // states it may start from; empty means any
+	Path    []string // states that are walked, each at most once
+	Target  string   // final state; not in Path
+	Failure string   // where a failed or canceled job leads; empty: nowhere, a retry goes on in the state that it failed in
+	// Undo: phases are carried out by their undo executor, and end Undone.
+	Undo bool
+	// Reverse: what depends on a phase goes before it.
+	Reverse bool
+	// Idempotent: it may start only where the phases concerned are idempotent.
+	Idempotent  bool
+	WasDeployed WasDeployed
 }
 
 // Lifecycle is a table of flows.
@@ -72,15 +117,56 @@ type Lifecycle struct {
 	Delete         string // verb of the flow that deletion walks first; empty: deletion walks none
 	OnTargetChange OnTargetChange
 	OnFailure      OnFailure
+	Rerun          Rerun
+	Walk           Walk
+	// Initial is the state of what no flow has touched; empty: it has none.
+	Initial string
+	// Precedence, for Walk Each: the resource's state is the first of these that any of its phases is in.
+	Precedence []string
+	// OnCreate and OnChange are the verbs of the flows that apply starts where the first phase has auto_deploy set.
+	OnCreate, OnChange string
+	// ByMark: a job of a resource that is marked deleted walks the flow of Delete, whatever its verb (seed 001,
+	// "Deleting an Execution"; facts/landscaper.md A2).
+	ByMark bool
 }
 
-// Flow returns the flow of a verb.
+// Flow returns the first row of a verb.
 func (l *Lifecycle) Flow(verb string) (Flow, bool) {
 	i := slices.IndexFunc(l.Flows, func(f Flow) bool { return f.Verb == verb })
 	if i < 0 {
 		return Flow{}, false
 	}
 	return l.Flows[i], true
+}
+
+// FlowFrom returns the row of a verb that may start from a state.
+func (l *Lifecycle) FlowFrom(verb, state string) (Flow, bool) {
+	i := slices.IndexFunc(l.Flows, func(f Flow) bool {
+		return f.Verb == verb && (len(f.From) == 0 || slices.Contains(f.From, state))
+	})
+	if i < 0 {
+		return Flow{}, false
+	}
+	return l.Flows[i], true
+}
+
+// From lists the states that a verb may start from, in the order of the table; empty means any.
+func (l *Lifecycle) From(verb string) []string {
+	var from []string
+	for i := range l.Flows {
+		if l.Flows[i].Verb != verb {
+			continue
+		}
+		if len(l.Flows[i].From) == 0 {
+			return nil
+		}
+		for _, state := range l.Flows[i].From {
+			if !slices.Contains(from, state) {
+				from = append(from, state)
+			}
+		}
+	}
+	return from
 }
 
 // FlowTo returns the first flow with this target.
@@ -114,13 +200,20 @@ type Phase struct {
 	When        string   // constraint; empty means always
 	Provider    string
 	Executor    Executor
-	Timeout     time.Duration // per attempt, from its first hand-out; 0 means none
-	Interval    time.Duration // delay of a pending phase; 0 means IntervalDefault
-	Lease       time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault
-	Retry       Retry
-	Idempotent  bool
-	AutoDeploy  *bool
+	// Undo carries the phase out in flows that undo (seed 000: the decom of a phase). Nil: it cannot be undone.
+	Undo       *Executor
+	Timeout    time.Duration // per attempt, from its first hand-out; 0 means none
+	Interval   time.Duration // delay of a pending phase; 0 means IntervalDefault
+	Lease      time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault
+	Retry      Retry
+	Idempotent bool // safe to repeat, always yielding the same result (seed 000, "idempotency")
+	// AutoDeploy: nil, the phase runs when its turn comes; true, the same, and where it is the first one apply starts the
+	// flow; false, it is Gated until a person approves (seed 000, "auto_deploy").
+	AutoDeploy *bool
 }
+
+// Gated reports whether the phase waits for a person's approval.
+func (p *Phase) Gated() bool { return p.AutoDeploy != nil && !*p.AutoDeploy }
 
 // PendingInterval is Interval or its default.
 func (p *Phase) PendingInterval() time.Duration {
@@ -146,6 +239,14 @@ func (p *Phase) RetryDelay() time.Duration {
 	return RetryDelayDefault
 }
 
+// ExecutorFor is who carries the phase out in a flow; nil where nobody can.
+func (p *Phase) ExecutorFor(f *Flow) *Executor {
+	if f.Undo {
+		return p.Undo
+	}
+	return &p.Executor
+}
+
 // Blueprint is a kind's lifecycle and phases. The value is shared and never changed after Validate.
 type Blueprint struct {
 	Project   string
@@ -165,13 +266,42 @@ func (b *Blueprint) Phase(name string) *Phase {
 	return nil
 }
 
-// In returns the phases of a lifecycle state, in the blueprint's order.
+// In returns the phases of a lifecycle state, in the blueprint's order: all of them where each walks by itself.
 func (b *Blueprint) In(state string) []*Phase {
 	var in []*Phase
 	for i := range b.Phases {
-		if slices.Contains(b.Phases[i].States, state) {
+		if b.Lifecycle.Walk == Each || slices.Contains(b.Phases[i].States, state) {
 			in = append(in, &b.Phases[i])
 		}
 	}
 	return in
+}
+
+// Has reports whether a phase belongs to a lifecycle state.
+func (b *Blueprint) Has(p *Phase, state string) bool {
+	return b.Lifecycle.Walk == Each || slices.Contains(p.States, state)
+}
+
+// Before returns the names of the phases that must be done before the i-th one may begin in a flow: those that it depends
+// on, or in a reversed flow those that depend on it. Where each phase walks by itself and none names a dependency, it is
+// the one before it (seed 000: phases have an order).
+func (b *Blueprint) Before(i int, f *Flow) []string {
+	chain := b.Lifecycle.Walk == Each && !slices.ContainsFunc(b.Phases, func(p Phase) bool { return len(p.DependsOn) > 0 })
+	switch {
+	case chain && f.Reverse && i+1 < len(b.Phases):
+		return []string{b.Phases[i+1].Name}
+	case chain && !f.Reverse && i > 0:
+		return []string{b.Phases[i-1].Name}
+	case chain:
+		return nil
+	case !f.Reverse:
+		return b.Phases[i].DependsOn
+	}
+	var successors []string
+	for k := range b.Phases {
+		if slices.Contains(b.Phases[k].DependsOn, b.Phases[i].Name) {
+			successors = append(successors, b.Phases[k].Name)
+		}
+	}
+	return successors
 }

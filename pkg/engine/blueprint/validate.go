@@ -91,9 +91,14 @@ func (c *checker) lifecycle(l *Lifecycle) {
 				c.walked = append(c.walked, state)
 			}
 		}
-		if !slices.Contains(c.known, f.Target) {
-			c.known = append(c.known, f.Target)
+		for _, state := range []string{f.Target, f.Failure} {
+			if state != "" && !slices.Contains(c.known, state) {
+				c.known = append(c.known, state)
+			}
 		}
+	}
+	if l.Initial != "" && !slices.Contains(c.known, l.Initial) {
+		c.known = append(c.known, l.Initial)
 	}
 	for _, state := range c.walked {
 		if !slices.Contains(c.known, state) {
@@ -103,16 +108,101 @@ func (c *checker) lifecycle(l *Lifecycle) {
 	for i := range l.Flows {
 		c.flow(l, i, flows)
 	}
-	if l.Delete != "" {
-		if _, ok := l.Flow(l.Delete); !ok {
-			c.fail("spec.lifecycle.delete", "no flow has this verb")
+	for _, v := range []struct{ field, verb string }{
+		{"delete", l.Delete}, {"onCreate", l.OnCreate}, {"onChange", l.OnChange},
+	} {
+		if _, ok := l.Flow(v.verb); v.verb != "" && !ok {
+			c.fail("spec.lifecycle."+v.field, "no flow has this verb")
 		}
 	}
+	if l.Rerun != RerunFailed && l.Rerun != RerunAll {
+		c.fail("spec.lifecycle.rerun", "is neither failed nor all")
+	}
+	if l.Initial != "" {
+		c.name("spec.lifecycle.initial", l.Initial)
+	}
+	c.walk(l)
 	if l.OnTargetChange != Cancel && l.OnTargetChange != Reject && l.OnTargetChange != Wait {
 		c.fail("spec.lifecycle.onTargetChange", "is none of cancel, reject, wait")
 	}
 	if l.OnFailure != Continue && l.OnFailure != Drain {
 		c.fail("spec.lifecycle.onFailure", "is none of continue, drain")
+	}
+}
+
+// walk checks what Walk asks for.
+func (c *checker) walk(l *Lifecycle) {
+	const field = "spec.lifecycle"
+	switch l.Walk {
+	case Together:
+		if len(l.Precedence) > 0 {
+			c.fail(field+".precedence", "is for phases that walk by themselves (walk: each)")
+		}
+		return
+	case Each:
+	default:
+		c.fail(field+".walk", "is neither together nor each")
+		return
+	}
+	if l.Initial == "" {
+		c.fail(field+".initial", "is missing: the state of a phase that no flow has touched")
+	}
+	if l.Rerun == RerunAll {
+		c.fail(field+".rerun", "is not for phases that walk by themselves: redeploy, or a flow like it, runs those again that are done")
+	}
+	if l.OnTargetChange == Cancel {
+		c.fail(field+".onTargetChange", "is not reject or wait: phases that walk by themselves have no common state to leave")
+	}
+	for i := range l.Flows {
+		if len(l.Flows[i].From) == 0 {
+			c.fail(at(field+".flows", i)+".from", "is missing: each phase starts from a state of its own")
+		}
+		if len(l.Flows[i].Path) > 0 && l.Flows[i].Failure == "" {
+			c.fail(at(field+".flows", i)+".failure", "is missing: where a phase is that failed")
+		}
+	}
+	if len(l.Precedence) > len(c.known) {
+		c.fail(field+".precedence", "has more states than the lifecycle")
+		return
+	}
+	for i, state := range l.Precedence {
+		switch {
+		case !slices.Contains(c.known, state):
+			c.fail(at(field+".precedence", i), "no flow leads to or through this state")
+		case slices.Contains(l.Precedence[:i], state):
+			c.fail(at(field+".precedence", i), "is in the list twice")
+		}
+	}
+	for _, state := range c.known {
+		if !slices.Contains(l.Precedence, state) {
+			c.fail(field+".precedence", "does not say where %s comes", state)
+		}
+	}
+}
+
+// sameWay reports whether two rows of a verb lead the same way.
+func sameWay(a, b *Flow) bool {
+	return a.Target == b.Target && a.Failure == b.Failure && a.Undo == b.Undo && a.Reverse == b.Reverse && slices.Equal(a.Path, b.Path)
+}
+
+// row checks a row against the rows of the same verb before it.
+func (c *checker) row(l *Lifecycle, i int, field string) {
+	f := &l.Flows[i]
+	for k := range i {
+		o := &l.Flows[k]
+		if o.Verb != f.Verb {
+			continue
+		}
+		overlap := len(o.From) == 0 || len(f.From) == 0 ||
+			slices.ContainsFunc(f.From, func(s string) bool { return slices.Contains(o.From, s) })
+		switch {
+		case overlap:
+			c.fail(field+".verb", "another flow has this verb, and may start from the same state")
+			return
+		case !sameWay(o, f):
+			c.fail(field+".verb", "another flow has this verb and leads another way: rows of a verb differ in from, idempotent and wasDeployed")
+			return
+		}
 	}
 }
 
@@ -127,8 +217,14 @@ func (c *checker) flow(l *Lifecycle, i int, paths flowPaths) {
 		c.fail(field+".verb", "is not lower-case letters, digits, - and _, beginning with a letter")
 	case slices.Contains(reserved, f.Verb):
 		c.fail(field+".verb", "is a verb that every lifecycle has")
-	case slices.ContainsFunc(l.Flows[:i], func(o Flow) bool { return o.Verb == f.Verb }):
-		c.fail(field+".verb", "another flow has this verb")
+	default:
+		c.row(l, i, field)
+	}
+	if f.Failure != "" && c.name(field+".failure", f.Failure) && (f.Failure == f.Target || slices.Contains(f.Path, f.Failure)) {
+		c.fail(field+".failure", "is the target or on the path")
+	}
+	if w := f.WasDeployed; w != "" && w != WasNot && w != WasIndeed && w != ByItsPast {
+		c.fail(field+".wasDeployed", "is none of no, yes, history")
 	}
 	target := c.name(field+".target", f.Target)
 	if len(f.Path) > StatesMax {
@@ -220,7 +316,11 @@ func (c *checker) phases() {
 func (c *checker) phase(field string, p *Phase, byName map[string]*Phase) {
 	c.text(field+".description", p.Description, TextBytesMax)
 	c.text(field+".text", p.Text, TextBytesMax)
+	each := c.blueprint.Lifecycle.Walk == Each
 	switch {
+	case each && len(p.States) > 0:
+		c.fail(field+".states", "is not for this lifecycle: each of its phases walks all states by itself")
+	case each:
 	case len(p.States) == 0:
 		c.fail(field+".states", "is missing: a phase belongs to one or more states")
 	case len(p.States) > StatesMax:
@@ -241,6 +341,12 @@ func (c *checker) phase(field string, p *Phase, byName map[string]*Phase) {
 	}
 	if !slices.Contains(ExecutorKinds(), p.Executor.Kind) {
 		c.fail(field+".executor", "is none of %s", strings.Join(ExecutorKinds(), ", "))
+	}
+	if p.Undo != nil && !slices.Contains(ExecutorKinds(), p.Undo.Kind) {
+		c.fail(field+".undo", "is none of %s", strings.Join(ExecutorKinds(), ", "))
+	}
+	if l := &c.blueprint.Lifecycle; p.AutoDeploy != nil && *p.AutoDeploy && l.OnCreate == "" && l.OnChange == "" {
+		c.fail(field+".autoDeploy", "is true, and the lifecycle names no flow that apply starts (onCreate, onChange)")
 	}
 	c.duration(field+".timeout", p.Timeout, 0, TimeoutMax)
 	c.duration(field+".interval", p.Interval, IntervalMin, IntervalMax)
@@ -265,7 +371,7 @@ func (c *checker) dependsOn(field string, p *Phase, byName map[string]*Phase) {
 			c.fail(at(field, i), "no phase of this name")
 		case slices.Contains(p.DependsOn[:i], name):
 			c.fail(at(field, i), "is in the list twice")
-		case !slices.ContainsFunc(on.States, func(s string) bool { return slices.Contains(p.States, s) }):
+		case c.blueprint.Lifecycle.Walk == Together && !slices.ContainsFunc(on.States, func(s string) bool { return slices.Contains(p.States, s) }):
 			c.fail(at(field, i), "shares no state with this phase: dependencies hold within a state, and the order of "+
 				"states is the path's")
 		}
@@ -276,10 +382,14 @@ func (c *checker) dependsOn(field string, p *Phase, byName map[string]*Phase) {
 func (c *checker) cycles() {
 	phases := c.blueprint.Phases
 	var reported []string
-	for _, state := range c.walked {
+	states := c.walked
+	if c.blueprint.Lifecycle.Walk == Each {
+		states = []string{c.blueprint.Lifecycle.Initial} // they stand side by side, whatever each is in
+	}
+	for _, state := range states {
 		w := cycleWalk{in: make(map[string]int), mark: make([]uint8, len(phases)), phases: phases}
 		for i := range phases {
-			if slices.Contains(phases[i].States, state) {
+			if c.blueprint.Has(&phases[i], state) {
 				w.in[phases[i].Name] = i
 			}
 		}

@@ -90,7 +90,7 @@ func TestValidateRefuses(t *testing.T) {
 				b.Lifecycle.Flows[0].Path = append(b.Lifecycle.Flows[0].Path, fmt.Sprint(i))
 			}
 		},
-		"spec.lifecycle.flows[1].verb: another flow has this verb":                                          table(Flow{Verb: "up", Target: "T"}, Flow{Verb: "up", Target: "U"}),
+		"spec.lifecycle.flows[1].verb: another flow has this verb, and may start from the same state":       table(Flow{Verb: "up", Target: "T"}, Flow{Verb: "up", Target: "U"}),
 		"spec.lifecycle.flows[0].verb: is missing":                                                          table(Flow{Target: "T"}),
 		"spec.lifecycle.flows[0].verb: is a verb that every lifecycle has":                                  table(Flow{Verb: "retry", Target: "T"}),
 		"spec.lifecycle.flows[0].verb: is longer than 63 bytes":                                             table(Flow{Verb: long, Target: "T"}),
@@ -231,9 +231,10 @@ func TestNode(t *testing.T) {
 	want := Lifecycle{
 		Name: "node", Delete: "terminate", OnTargetChange: Cancel, OnFailure: Continue,
 		Flows: []Flow{
-			{"start", nil, []string{"A"}, "Started"}, {"shutdown", nil, []string{"B"}, "Off"},
-			{"deallocate", nil, []string{"C"}, "Deallocated"}, {"terminate", nil, []string{"D"}, "Terminated"},
+			{Verb: "start", Path: []string{"A"}, Target: "Started"}, {Verb: "shutdown", Path: []string{"B"}, Target: "Off"},
+			{Verb: "deallocate", Path: []string{"C"}, Target: "Deallocated"}, {Verb: "terminate", Path: []string{"D"}, Target: "Terminated"},
 		},
+		OnCreate: "start",
 	}
 	if !reflect.DeepEqual(l, want) {
 		t.Fatalf("%+v", l)

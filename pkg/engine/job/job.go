@@ -53,6 +53,7 @@ type Ref struct {
 	RequestID   string // [A-Za-z0-9_-]{1,64}
 	Digest      string // of the command's body
 	Verb        string
+	Flow        string // verb of the flow that it walks, where that is another: of a retry, a deletion, an apply that starts one
 	Target      string // of the flow; empty for verbs that are no flow
 	Blueprint   string // digest that it pinned; empty for verbs that need none
 	State       State
@@ -61,7 +62,16 @@ type Ref struct {
 	EndedAt     time.Time // zero until final
 	Message     string
 	RequestedBy string
-	Canceling   bool // a cancel was accepted; the job ends when no call is in flight
+	Canceling   bool   // a cancel was accepted; the job ends when no call is in flight
+	Generation  uint64 // of the spec when it began; 0 while pending
+}
+
+// Walks is the verb of the flow that the job walks.
+func (r *Ref) Walks() string {
+	if r.Flow != "" {
+		return r.Flow
+	}
+	return r.Verb
 }
 
 // Record is the state of a job's own entity.

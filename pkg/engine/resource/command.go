@@ -3,8 +3,8 @@ package resource
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/job"
@@ -50,7 +50,7 @@ func (x *step) command(c Command) {
 	case VerbCancel, VerbInterrupt:
 		x.cancel(c)
 	case VerbApprove:
-		x.refuse(Conflict, "no phase of this resource waits for approval", nil)
+		x.approve(c)
 	default:
 		x.flow(c)
 	}
@@ -80,25 +80,68 @@ func (x *step) newJob(c Command, state job.State, target, blueprintDigest string
 	return &x.s.Jobs[len(x.s.Jobs)-1]
 }
 
-// apply creates or changes a resource. It starts nothing (contract.md, "Verbs").
+// apply creates or changes a resource. It starts nothing (contract.md, "Verbs"), unless the first phase of a flow has
+// auto_deploy set: then creating starts the lifecycle's flow for that, and a changed spec the one for changes.
 func (x *step) apply(c Command) {
-	if x.env.Blueprint == nil && c.Key.Kind != ListenerKind {
+	bp := x.env.Blueprint
+	if bp == nil && c.Key.Kind != ListenerKind {
 		x.refuse(Invalid, "no blueprint defines kind "+c.Key.Kind, []Violation{{"resource.kind", "no blueprint of project " + c.Key.Project + " defines this kind"}})
 		return
 	}
-	if !x.s.Exists() {
+	created := !x.s.Exists()
+	if created {
 		x.s = State{Key: c.Key, UID: c.NewUID, CreatedAt: x.at}
 		x.before.State = ""
+		if bp != nil {
+			x.s.State, x.s.Separate = bp.Lifecycle.Initial, bp.Lifecycle.Walk == blueprint.Each
+		}
 	} else if !x.s.DeletedAt.IsZero() {
 		x.refuse(Conflict, "the resource is being deleted", nil)
 		return
 	}
-	if x.s.SpecDigest != c.SpecDigest || x.s.Generation == 0 {
+	changed := x.s.SpecDigest != c.SpecDigest || x.s.Generation == 0
+	if changed {
 		x.s.Generation++
 		x.s.SpecDigest = c.SpecDigest
 	}
 	x.s.Labels, x.s.Cluster = maps.Clone(c.Labels), c.Cluster
+	if bp != nil && changed {
+		if f, ok := x.autoFlow(bp, created); ok {
+			if !x.start(c, f) {
+				x.s = x.before
+			}
+			return
+		}
+	}
 	x.newJob(c, job.Succeeded, "", "")
+}
+
+// autoFlow is the flow that apply starts, if any (seed 000, "auto_deploy": "all changes to the CMDB are automatically
+// deployed").
+func (x *step) autoFlow(bp *blueprint.Blueprint, created bool) (blueprint.Flow, bool) {
+	verbs := []string{bp.Lifecycle.OnChange, bp.Lifecycle.OnCreate} // what was never deployed is not updated, but deployed
+	if created {
+		verbs = verbs[1:]
+	}
+	for _, verb := range verbs {
+		if verb == "" || x.mayNot(bp, verb) != "" {
+			continue
+		}
+		f, _ := bp.Lifecycle.Flow(verb)
+		if first := firstPhase(bp, &f); first != nil && first.AutoDeploy != nil && *first.AutoDeploy {
+			return f, true
+		}
+	}
+	return blueprint.Flow{}, false
+}
+
+func firstPhase(bp *blueprint.Blueprint, f *blueprint.Flow) *blueprint.Phase {
+	for _, state := range f.Path {
+		if in := bp.In(state); len(in) > 0 {
+			return in[0]
+		}
+	}
+	return nil
 }
 
 // remove marks the resource and walks the flow that its lifecycle names for deletion; without one, or at its end
@@ -106,7 +149,13 @@ func (x *step) apply(c Command) {
 func (x *step) remove(c Command) {
 	bp := x.env.Blueprint
 	if j := x.s.Job(); j != nil && !x.s.DeletedAt.IsZero() {
-		x.refuse(Conflict, "job "+j.ID+" deletes it already", nil)
+		id := j.ID
+		for i := range x.s.Jobs {
+			if w := &x.s.Jobs[i]; w.Verb == VerbDelete && !w.State.Final() {
+				id = w.ID
+			}
+		}
+		x.refuse(Conflict, "job "+id+" deletes it already", nil)
 		return
 	}
 	var f blueprint.Flow
@@ -114,19 +163,38 @@ func (x *step) remove(c Command) {
 	if bp != nil {
 		f, walk = bp.Lifecycle.Flow(bp.Lifecycle.Delete)
 	}
-	if !walk || x.s.State == "" || x.s.State == f.Target && x.s.Job() == nil {
-		if j := x.s.Job(); j != nil {
-			x.refuse(Conflict, "job "+j.ID+" is running and this lifecycle has no flow for deletion; cancel it first", nil)
+	running := x.s.Job()
+	if !walk || running == nil && x.nothingToUndo(bp, &f) {
+		if running != nil {
+			x.refuse(Conflict, "job "+running.ID+" is running and this lifecycle has no flow for deletion; cancel it first", nil)
 			return
 		}
 		x.s.DeletedAt, x.s.Gone = x.at, true
 		x.newJob(c, job.Succeeded, x.s.State, "")
 		return
 	}
+	if reason := x.mayNot(bp, f.Verb); reason != "" && (f.Undo || bp.Lifecycle.Walk == blueprint.Each) {
+		x.refuse(Conflict, reason, nil)
+		return
+	}
 	x.s.DeletedAt = x.at // before the walk: it may be over at once
-	if !x.start(c, f.Target, f.Path) {
+	if !x.start(c, f) {
 		x.s.DeletedAt = x.before.DeletedAt
 	}
+}
+
+// nothingToUndo reports whether deletion has nothing to walk: no flow was started yet, or it stands at the end already.
+func (x *step) nothingToUndo(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
+	initial := bp.Lifecycle.Initial
+	if bp.Lifecycle.Walk != blueprint.Each {
+		return x.s.State == initial || x.s.State == "" || x.s.State == f.Target
+	}
+	for i := range bp.Phases {
+		if state := stateOf(&bp.Lifecycle, &x.s, bp.Phases[i].Name); state != initial && state != f.Target {
+			return false
+		}
+	}
+	return true
 }
 
 // flow starts the flow of a verb.
@@ -137,16 +205,25 @@ func (x *step) flow(c Command) {
 		return
 	}
 	f, ok := bp.Lifecycle.Flow(c.Verb)
+	deletion, walks := bp.Lifecycle.Flow(bp.Lifecycle.Delete)
+	marked := !x.s.DeletedAt.IsZero()
+	behind := x.s.Job() != nil && bp.Lifecycle.OnTargetChange != blueprint.Cancel // judged when its turn comes, or refused
 	switch {
 	case !ok:
 		x.refuse(Invalid, "kind "+c.Key.Kind+" has no verb "+c.Verb, []Violation{{"verb", "not one of " + strings.Join(verbs(bp), ", ")}})
-	case !x.s.DeletedAt.IsZero():
+		return
+	case marked && bp.Lifecycle.ByMark && walks:
+		x.start(c, deletion)
+		return
+	case marked:
 		x.refuse(Conflict, "the resource is being deleted", nil)
-	case len(f.From) > 0 && !slices.Contains(f.From, x.s.State):
-		x.refuse(Conflict, "verb "+c.Verb+" may start from "+strings.Join(f.From, ", ")+"; the resource is in state "+quote(x.s.State), nil)
-	default:
-		x.start(c, f.Target, f.Path)
+		return
 	}
+	if reason := x.mayNot(bp, c.Verb); reason != "" && !behind {
+		x.refuse(Conflict, reason, nil)
+		return
+	}
+	x.start(c, f)
 }
 
 func verbs(bp *blueprint.Blueprint) []string {
@@ -167,7 +244,7 @@ func quote(state string) string {
 
 // start makes the job of a flow, and settles what a running one means by the lifecycle's policy (facts/common-ground.md,
 // conflict 1). It reports whether the job was made.
-func (x *step) start(c Command, target string, path []string) bool {
+func (x *step) start(c Command, f blueprint.Flow) bool {
 	bp := x.env.Blueprint
 	running := x.s.Job()
 	if running != nil && bp.Lifecycle.OnTargetChange == blueprint.Reject {
@@ -175,13 +252,12 @@ func (x *step) start(c Command, target string, path []string) bool {
 		return false
 	}
 	if running != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait {
-		x.refuse(Conflict, "job "+running.ID+" ("+running.Verb+") is running, and jobs cannot wait in this version", nil)
-		return false
+		return x.queue(c, f)
 	}
-	goesOn := x.s.Target == target && slices.Contains(path, x.s.State) && x.runsKnownTo(bp)
+	goesOn := bp.Lifecycle.Rerun != blueprint.RerunAll && x.s.Target == f.Target && slices.Contains(f.Path, x.s.State) && x.runsKnownTo(bp, &f)
 	if running != nil {
-		message := "job " + c.JobID + " leads to " + target + " instead"
-		if x.s.Target == target {
+		message := "job " + c.JobID + " leads to " + f.Target + " instead"
+		if x.s.Target == f.Target {
 			message = "job " + c.JobID + " goes on to the same target"
 		}
 		x.moveJob(running, job.Canceled, message)
@@ -189,23 +265,44 @@ func (x *step) start(c Command, target string, path []string) bool {
 	if !goesOn {
 		x.cancelAll(bp)
 	}
-	x.newJob(c, job.Pending, target, bp.Digest)
-	x.s.Target = target
+	x.newFlowJob(c, f)
+	x.s.Target = f.Target
 	x.advance()
+	return true
+}
+
+// newFlowJob adds a job that walks a flow, pending, with the kind's present blueprint.
+func (x *step) newFlowJob(c Command, f blueprint.Flow) *job.Ref {
+	j := x.newJob(c, job.Pending, f.Target, x.env.Blueprint.Digest)
+	if f.Verb != c.Verb {
+		j.Flow = f.Verb
+	}
+	return j
+}
+
+// queue puts a job behind the running one (facts/landscaper.md A1: "a change or a delete during a running job waits until
+// the running job finishes").
+func (x *step) queue(c Command, f blueprint.Flow) bool {
+	if n := x.s.Queued(); n >= QueuedJobsMax {
+		x.refuse(Overloaded, strconv.Itoa(n)+" jobs wait behind job "+x.s.Job().ID+" already", nil)
+		return false
+	}
+	x.newFlowJob(c, f).Message = cut("waits behind job " + x.s.Job().ID)
 	return true
 }
 
 // runsKnownTo reports whether the blueprint has every phase that is still active, for the present state and behind
 // nothing that is not done.
-func (x *step) runsKnownTo(bp *blueprint.Blueprint) bool {
+func (x *step) runsKnownTo(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
 	return !x.anyPhase(func(p *PhaseRun) bool {
 		ph := bp.Phase(p.Name)
-		return p.Status.Active() && (ph == nil || !slices.Contains(ph.States, x.s.State) || !x.dependenciesDone(bp, ph))
+		return p.Status.Active() && (ph == nil || !bp.Has(ph, x.s.State) || !x.dependenciesDone(bp, ph, x.s.Job(), f))
 	})
 }
 
 // retry begins failed phases again, with their data cleared (seed 003, "Asynchronous Example": "When it is retried,
-// CycleCloud will clear the phase data for this resource"). Phases that run go on, under the new job.
+// CycleCloud will clear the phase data for this resource"). Phases that run go on, under the new job. Where a failure leads
+// to a state of its own, the flow begins again at its beginning (seed 001: "the execution phase is changed to Init").
 func (x *step) retry(c Command) {
 	bp := x.env.Blueprint
 	running, last := x.s.Job(), x.s.FlowJob()
@@ -213,73 +310,127 @@ func (x *step) retry(c Command) {
 		x.refuse(Conflict, "nothing was started yet, so there is nothing to retry", nil)
 		return
 	}
-	stopped := func(status Status) bool { return status == Failed || status == Canceled }
 	all := c.Scope == "all"
-	switch {
-	case c.Scope != "" && c.Scope != "failed" && !all:
+	if c.Scope != "" && c.Scope != "failed" && !all {
 		x.refuse(Invalid, "unknown scope "+c.Scope, []Violation{{"args.scope", `not one of "failed", "all"`}})
 		return
-	case running != nil && (running.Canceling || running.State == job.Pending):
-		x.refuse(Conflict, "job "+running.ID+" is not yet past the calls that are being canceled", nil)
-		return
-	case running != nil && !x.anyFailed():
-		x.refuse(Conflict, "job "+running.ID+" is running and no phase has failed", nil)
-		return
-	case x.s.State == x.s.Target:
-		x.refuse(Conflict, "the resource is at its target "+x.s.Target, nil)
-		return
-	case !all && running == nil && !x.anyPhase(func(p *PhaseRun) bool { return stopped(p.Status) && p.State == x.s.State }) && last.State != job.Failed && last.State != job.Canceled:
-		x.refuse(Conflict, "no phase has failed", nil)
-		return
 	}
-	if _, ok := bp.Lifecycle.FlowTo(x.s.Target); !ok {
+	f, ok := x.flowAgain(bp, last)
+	if !ok {
 		x.refuse(Conflict, "the kind's blueprint no longer has a flow to "+x.s.Target, nil)
 		return
 	}
-	if !x.runsKnownTo(bp) {
-		x.refuse(Conflict, "the kind's blueprint has changed for a phase that is running; retry when it has ended", nil)
+	if running != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait {
+		x.queue(c, f)
 		return
 	}
-	if all && x.anyPhase(func(p *PhaseRun) bool { return p.Status.Active() && p.State == x.s.State }) {
-		x.refuse(Conflict, "phases of state "+x.s.State+" are still running; cancel the job, or retry all when they have ended", nil)
+	if reason := x.mayNotRetry(bp, &f, all); reason != "" {
+		x.refuse(Conflict, reason, nil)
 		return
 	}
 	if running != nil {
 		x.moveJob(running, job.Failed, x.failure()+"; job "+c.JobID+" retries it")
 	}
-	j := x.newJob(c, job.Pending, x.s.Target, bp.Digest)
+	x.newFlowJob(c, f)
 	x.all = all
-	if !slices.Contains(flowPath(bp, &x.s, j), x.s.State) {
+	if !x.s.Separate && (!slices.Contains(f.Path, x.s.State) || bp.Lifecycle.Rerun == blueprint.RerunAll) {
 		x.cancelAll(bp) // the changed blueprint's way no longer leads through this state
 	}
 	x.advance()
 }
 
-// cancel ends the running job: at once where no call is out, or when asked to interrupt; else when the calls that are
-// out have answered, or their leases have ended.
+// flowAgain is the flow that a retry of the last one walks.
+func (x *step) flowAgain(bp *blueprint.Blueprint, last *job.Ref) (blueprint.Flow, bool) {
+	probe := job.Ref{Verb: last.Walks(), Target: x.s.Target}
+	f := flowOf(bp, &x.s, &probe)
+	return f, f.Verb != ""
+}
+
+// mayNotRetry says why there is nothing to retry now; empty: there is.
+func (x *step) mayNotRetry(bp *blueprint.Blueprint, f *blueprint.Flow, all bool) string {
+	running, last := x.s.Job(), x.s.FlowJob()
+	stopped := func(p *PhaseRun) bool { return (p.Status == Failed || p.Status == Canceled) && x.concerns(p, last) }
+	switch {
+	case running != nil && (running.Canceling || running.State == job.Pending):
+		return "job " + running.ID + " is not yet past the calls that are being canceled"
+	case running != nil && (!x.anyFailed(running) || x.s.Separate):
+		return "job " + running.ID + " is running and no phase has failed"
+	case x.s.State == x.s.Target && bp.Lifecycle.Rerun != blueprint.RerunAll:
+		return "the resource is at its target " + x.s.Target
+	case !all && running == nil && !x.anyPhase(stopped) && last.State != job.Failed && last.State != job.Canceled:
+		return "no phase has failed"
+	case x.s.Separate:
+		return x.mayNotEach(bp, f.Verb)
+	case !x.runsKnownTo(bp, f):
+		return "the kind's blueprint has changed for a phase that is running; retry when it has ended"
+	case all && x.anyPhase(func(p *PhaseRun) bool { return p.Status.Active() && x.concerns(p, last) }):
+		return "phases of state " + x.s.State + " are still running; cancel the job, or retry all when they have ended"
+	}
+	return ""
+}
+
+// cancel ends a job, by default the one that runs: at once where no call is out, or when asked to interrupt; else when the
+// calls that are out have answered, or their leases have ended. One that waits behind another is taken out at once.
 func (x *step) cancel(c Command) {
-	running := x.s.Job()
-	if running == nil {
-		x.refuse(Conflict, "no job is running", nil)
+	j := x.s.Job()
+	if c.Job != "" {
+		j = x.s.JobByID(c.Job)
+	}
+	if j == nil || j.State.Final() {
+		reason := "no job is running"
+		if c.Job != "" {
+			reason = "job " + c.Job + " neither runs nor waits"
+		}
+		x.refuse(Conflict, reason, nil)
 		return
 	}
-	id, message := running.ID, c.Message
+	id, message := j.ID, c.Message
 	if message == "" {
 		message = c.Verb + " was asked for by job " + c.JobID
 	}
-	if c.Verb == VerbInterrupt {
+	queued := id != x.s.Job().ID
+	switch {
+	case queued:
+	case c.Verb == VerbInterrupt:
 		x.dropAll(true)
-	} else {
+	default:
 		x.cancelAll(x.env.Blueprint)
 	}
 	done := x.newJob(c, job.Succeeded, "", "")
 	done.Message = "cancels job " + id
-	running = x.s.JobByID(id)
-	running.Message = cut(message)
-	if x.anyPhase(func(p *PhaseRun) bool { return p.Status == Canceling }) {
-		running.Canceling = true
+	j = x.s.JobByID(id)
+	j.Message = cut(message)
+	switch {
+	case queued:
+		x.moveJob(j, job.Canceled, "")
+		x.unmark()
+	case x.anyPhase(func(p *PhaseRun) bool { return p.Status == Canceling }):
+		j.Canceling = true
+	default:
+		x.endJob(j, job.Canceled, "")
+	}
+}
+
+// approve lets gated phases run: the one that is named, or all that wait for it.
+func (x *step) approve(c Command) {
+	var approved []string
+	for i := range x.s.Phases {
+		p := &x.s.Phases[i]
+		if p.Status != Gated || c.Phase != "" && p.Name != c.Phase || x.s.Job() == nil || !x.concerns(p, x.s.Job()) {
+			continue
+		}
+		if x.move(p, Approve) {
+			approved = append(approved, p.Name)
+		}
+	}
+	if len(approved) == 0 {
+		reason := "no phase of this resource waits for approval"
+		if c.Phase != "" {
+			reason = "phase " + c.Phase + " does not wait for approval"
+		}
+		x.refuse(Conflict, reason, nil)
 		return
 	}
-	x.moveJob(running, job.Canceled, "")
-	x.s.DeletedAt = time.Time{} // a deletion that was canceled is no deletion
+	x.newJob(c, job.Succeeded, "", "").Message = cut("approves " + strings.Join(approved, ", "))
+	x.fx.More = true // the job's own blueprint hands them out
 }

@@ -40,21 +40,32 @@
 //	from       event → to
 //	(none)     Enter → Blocked
 //	Blocked    Enter → Blocked · Unblock → Waiting · Skip → Skipped · Fail → Failed
-//	           Drop → Canceled
+//	           Drop → Canceled · Gate → Gated
 //	Waiting    HandOut → Waiting · Report → Running · Sleep → Sleeping · Complete → Completed
 //	           Fail → Failed · Forgive → Sleeping · Expire → Failed · Lose → Waiting
-//	           Cancel → Canceling · Drop → Canceled
+//	           Cancel → Canceling · Drop → Canceled · Undo → Undone
 //	Running    Sleep → Sleeping · Complete → Completed · Fail → Failed · Forgive → Sleeping
 //	           Expire → Failed · Lose → Waiting · Cancel → Canceling · Drop → Canceled
+//	           Undo → Undone
 //	Sleeping   Sleep → Sleeping · Wake → Waiting · Complete → Completed · Fail → Failed
 //	           Forgive → Sleeping · Expire → Failed · Cancel → Canceling · Drop → Canceled
+//	           Undo → Undone
 //	Completed  Enter → Blocked · Retry → Blocked
 //	Failed     Enter → Blocked · Retry → Blocked
 //	Canceling  Report → Canceling · Complete → Completed · End → Canceled · Drop → Canceled
+//	           Undo → Undone
+//	Gated      Approve → Waiting · Drop → Canceled · Enter → Blocked · Retry → Blocked
 //	Skipped    Enter → Blocked · Retry → Blocked
+//	Undone     Enter → Blocked · Retry → Blocked
 //	Canceled   Enter → Blocked · Retry → Blocked
 //
-// Gated and Undone are on the wire already, and no edge of this version leads to them.
+// Gated waits for a person (auto_deploy false); Undone is what Completed is in a flow that undoes.
+//
+// # Who walks
+//
+// By the lifecycle's walk, either the resource walks the path of states, and in each state its phases run side by side
+// (seeds 001 and 003); or each phase walks it by itself, has a state of its own (PhaseRun.State), and the resource's is
+// computed from theirs (State.Separate; seed 000, each.go).
 //
 // # Invariants
 //
@@ -65,7 +76,7 @@
 //   - The same command, result, timer or loss again has no second effect. Two answers to polls of one call share a fence:
 //     which of them came first cannot be told, so an old "pending" that comes after a newer one counts as the newest.
 //   - No phase begins before what it depends on is done, in the states that both have.
-//   - One job is driven at a time, and work is out only while there is one. A job whose place another takes is canceled at
+//   - One job is driven at a time, the oldest; work is out only while there is one. A job whose place another takes is canceled at
 //     once; the other begins when the calls of the first have ended.
 //   - A running job has something that will end: an active phase, or a next step of the orchestrator's own.
 //   - A job that ended is in the state of that event, so that its record can follow (job.Derive).
@@ -75,10 +86,14 @@
 //
 // A new flow while a job runs, by OnTargetChange: "cancel" makes calls that are out Canceling, drops the rest, and begins
 // when the last has answered or its lease is over; the same target again goes on, without canceling. "reject" refuses.
-// "wait" refuses too, as jobs cannot queue in this version.
+// "wait" puts it behind the running one, at most QueuedJobsMax.
 //
 // A failed phase, by OnFailure: "continue" lets its siblings go on; "drain" lets only those end that are out, and holds back
-// the others until a retry. The job fails when nothing else will happen.
+// the others until a retry. The job fails when nothing else will happen. Where its flow names a state for failures, the
+// resource (or the phase that walks by itself) is there then, and whatever comes next begins at its beginning.
+//
+// auto_deploy: a phase that has it false is Gated when its turn comes, until approve; where the first phase of a flow has it
+// true, apply starts the flow that the lifecycle names for a creation or a change.
 //
 // A retry is a job of its own that ends the one it retries, pins the blueprint of that moment, and begins what failed or
 // was canceled anew, its data cleared; what runs goes on under it. Scope all begins every phase of the state.
@@ -108,6 +123,6 @@
 //
 // No clock, randomness, logging, goroutine or I/O: time is Input.At, ids are the shell's (Command.JobID, NewUID). No CEL and
 // no spec: Env.When is handed in. No list of children, no phase record, no timer: NextDue says when to call. No batches: what
-// a worker is given together is the shell's. No approval, undo or gate yet; no memory of polls: that one is out is
+// a worker is given together is the shell's. No memory of polls: that one is out is
 // Input.Polling, and losing it costs a poll.
 package resource

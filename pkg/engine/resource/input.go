@@ -58,8 +58,11 @@ type Command struct {
 	Cluster    string
 	// For retry: "failed" (default) or "all".
 	Scope string
-	// For cancel and interrupt.
+	// For cancel and interrupt: the job to end; empty: the one that is driven.
+	Job     string
 	Message string
+	// For approve: the gated phase; empty: all that wait for approval.
+	Phase string
 }
 
 // KnownJob is what the job's own record says of an earlier command with the same request id.

@@ -44,7 +44,7 @@ func (x *step) result(r Result) {
 	case OutcomeCompleted:
 		if over := x.keep(p, r); over != "" {
 			x.fail(p, over)
-		} else if x.move(p, Complete) {
+		} else if x.move(p, completion(p)) {
 			x.rest(p)
 			p.Message = cut(r.Message)
 		}
@@ -66,6 +66,14 @@ func (x *step) result(r Result) {
 		}
 		x.advance()
 	}
+}
+
+// completion is what success means for a phase: it is done, or undone.
+func completion(p *PhaseRun) PhaseEvent {
+	if p.Undo {
+		return Undo
+	}
+	return Complete
 }
 
 // outstanding reports whether the fence is that of the hand-out that an answer is awaited for. A Sleeping phase keeps
@@ -183,7 +191,7 @@ func (x *step) resultWhileCanceling(p *PhaseRun, r Result) {
 	over := x.keep(p, r)
 	event := End
 	if r.Outcome == OutcomeCompleted && over == "" {
-		event = Complete
+		event = completion(p)
 	}
 	if x.move(p, event) {
 		x.rest(p)

@@ -21,6 +21,7 @@ const (
 	OutputsBytesMax    = 16 << 10  // bytes of one phase's outputs
 	MessageBytesMax    = 1 << 10   // bytes of a message; longer ones are cut
 	FinishedJobsMax    = 2         // ended jobs that the state remembers, beside the last flow
+	QueuedJobsMax      = 8         // jobs that wait behind a running one
 )
 
 // Key names a resource for people: names are used again, so a Key is not an identity; the UID is.
@@ -68,7 +69,7 @@ func Statuses() []Status {
 }
 
 // Done reports whether the phase counts as completed for its dependants and for leaving the state.
-func (s Status) Done() bool { return s == Completed || s == Skipped }
+func (s Status) Done() bool { return s == Completed || s == Skipped || s == Undone }
 
 // Active reports whether something will still happen to the phase without a person.
 func (s Status) Active() bool {
@@ -93,38 +94,47 @@ type PhaseRun struct {
 	Retrying bool              // Sleeping before another attempt, not between polls
 	Retries  uint32            // failures that the retry policy forgave
 	Interval time.Duration     // delay until the next poll
+	Undo     bool              // handed out to the phase's undo executor
 }
 
 // State is one resource. A State is a value: Step never changes the one it is given, and maps in it are shared and
 // never written.
 type State struct {
 	Key
-	MinReader   uint32
-	UID         string
-	Generation  uint64
-	Revision    uint64
-	SpecDigest  string
-	Cluster     string
-	Labels      map[string]string
-	Attributes  map[string]string // JSON text by name
-	State       string            // lifecycle state; empty before the first flow
-	Target      string
-	Phases      []PhaseRun
+	MinReader  uint32
+	UID        string
+	Generation uint64
+	Revision   uint64
+	SpecDigest string
+	Cluster    string
+	Labels     map[string]string
+	Attributes map[string]string // JSON text by name
+	State      string            // lifecycle state; empty before the first flow
+	Target     string            // of the newest flow that began
+	Phases     []PhaseRun
+	// Separate says that each phase walks by itself (blueprint.Each): PhaseRun.State is where that phase is, and State is
+	// computed from them.
+	Separate    bool
 	Jobs        []job.Ref // not final ones and the last FinishedJobsMax that ended, oldest first
 	PhaseFailed bool
 	WasDeployed bool
-	DeletedAt   time.Time // when deletion was asked for
-	CreatedAt   time.Time
-	UpdatedAt   time.Time // latest time that any input carried
-	Gone        bool
+	// SucceededOnce says that a phase of it succeeded at any time (seed 000: "the transaction history contains one
+	// Transaction with success=True").
+	SucceededOnce bool
+	// ObservedGeneration is the generation that the last flow that succeeded began with; 0: none did.
+	ObservedGeneration uint64
+	DeletedAt          time.Time // when deletion was asked for
+	CreatedAt          time.Time
+	UpdatedAt          time.Time // latest time that any input carried
+	Gone               bool
 }
 
 // Exists reports whether there is such a resource.
 func (s *State) Exists() bool { return s.UID != "" && !s.Gone }
 
-// Job returns the job that is being driven: the newest one that is not final. Nil means none.
+// Job returns the job that is being driven: the oldest one that is not final. Nil means none. Those behind it wait.
 func (s *State) Job() *job.Ref {
-	for i := len(s.Jobs) - 1; i >= 0; i-- {
+	for i := range s.Jobs {
 		if !s.Jobs[i].State.Final() {
 			return &s.Jobs[i]
 		}
@@ -132,8 +142,23 @@ func (s *State) Job() *job.Ref {
 	return nil
 }
 
-// FlowJob returns the newest flow job, final or not: the one whose blueprint the phases follow. Nil before the first.
+// Queued counts the jobs that wait behind the one that is driven.
+func (s *State) Queued() int {
+	n := 0
+	for i := range s.Jobs {
+		if !s.Jobs[i].State.Final() {
+			n++
+		}
+	}
+	return max(0, n-1)
+}
+
+// FlowJob returns the flow job whose blueprint the phases follow: the one that is driven, or else the newest. Nil before
+// the first.
 func (s *State) FlowJob() *job.Ref {
+	if j := s.Job(); j != nil && j.Blueprint != "" {
+		return j
+	}
 	for i := len(s.Jobs) - 1; i >= 0; i-- {
 		if s.Jobs[i].Blueprint != "" {
 			return &s.Jobs[i]

@@ -71,7 +71,11 @@ func (x *step) finish() (State, Effects) {
 		}
 		return x.before, fx
 	}
-	x.s.PhaseFailed = x.anyFailed()
+	x.succeededOnce()
+	if x.s.Separate {
+		x.settle()
+	}
+	x.s.PhaseFailed = x.anyPhase(func(p *PhaseRun) bool { return p.Status == Failed && (x.s.Separate || p.State == x.s.State) })
 	x.s.UpdatedAt = x.at
 	x.s.Revision++
 	if x.s.MinReader == 0 {
@@ -168,6 +172,16 @@ func cut(message string) string {
 	return strings.ToValidUTF8(message[:MessageBytesMax-3], "") + "..."
 }
 
+// succeededOnce keeps for good that a phase succeeded.
+func (x *step) succeededOnce() {
+	for i := range x.s.Phases {
+		p := &x.s.Phases[i]
+		if was := x.before.Phase(p.Name); p.Status == Completed && (was == nil || was.Status != Completed) {
+			x.s.SucceededOnce = true
+		}
+	}
+}
+
 // advance drives the job as far as one event may show: at most one change of the lifecycle state and one hand-out.
 func (x *step) advance() {
 	j := x.s.Job()
@@ -179,10 +193,12 @@ func (x *step) advance() {
 		x.note(NoteNothing, "calls of an earlier job are still out")
 		return
 	}
+	if x.jobID == "" {
+		x.jobID = j.ID
+	}
 	if j.Canceling {
 		x.dropAll(false)
-		x.moveJob(j, job.Canceled, j.Message)
-		x.s.DeletedAt = time.Time{}
+		x.endJob(j, job.Canceled, j.Message)
 		return
 	}
 	bp := x.env.Blueprint
@@ -190,57 +206,167 @@ func (x *step) advance() {
 		x.note(NoteNoBlueprint, "digest="+j.Blueprint)
 		return
 	}
-	path := flowPath(bp, &x.s, j)
-	if j.State == job.Pending {
-		x.begin(bp, path, j)
+	begun := j.State == job.Pending
+	if begun && !x.begin(bp, j) {
+		return
 	}
-	entered := false
-	if x.s.State != j.Target && !slices.Contains(path, x.s.State) {
-		x.enter(bp, path, j, 0)
-		entered = true
+	f := flowOf(bp, &x.s, j)
+	if begun && x.s.Separate && len(f.Path) > 1 {
+		x.fx.More = true // what is wanted is an event of its own (Pending_Update), before it is carried out
+		return
 	}
-	if x.s.State != j.Target && !x.broken {
-		x.unblock(bp)
-		if !entered && !x.broken && x.allDone(bp) {
-			x.enter(bp, path, j, slices.Index(path, x.s.State)+1)
-			if x.s.State != j.Target {
-				x.unblock(bp)
-			}
-		}
+	if x.s.Separate {
+		x.unblock(bp, j, &f)
+	} else {
+		x.walk(bp, j, &f)
 	}
 	switch {
 	case x.broken:
-	case x.s.State == j.Target:
-		x.reach(bp, j)
-	case x.allDone(bp):
+	case !x.s.Separate && x.s.State == j.Target || x.s.Separate && x.allDone(bp, j):
+		x.reach(bp, j, &f)
+	case x.allDone(bp, j):
 		x.fx.More = true // a state with nothing to do is passed by an event of its own, so that listeners see it
-	case x.failedAndIdle(bp):
-		x.moveJob(j, job.Failed, x.failure())
-		x.holdBack()
+	case x.failedAndIdle(bp, j):
+		x.endJob(j, job.Failed, x.failure())
 	default:
-		x.handOut(bp, j)
+		x.handOut(bp, j, &f)
 	}
 	if !x.dirty {
 		x.note(NoteNothing, "no phase can be handed out now")
 	}
 }
 
-// begin starts a job whose turn it is. Runs of phases that the blueprint no longer has are forgotten. If the job's way
-// leads through the present state, its phases are set anew; where the job goes on from one to the same target (that target
-// asked for again, a retry), only what failed or was canceled, and what depends on that.
-func (x *step) begin(bp *blueprint.Blueprint, path []string, j *job.Ref) {
+// walk moves the resource to the next state of the path where the present one is done, and frees the phases there whose
+// turn has come.
+func (x *step) walk(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
+	entered := false
+	if x.s.State != j.Target && !slices.Contains(f.Path, x.s.State) {
+		x.enter(bp, f.Path, j, 0)
+		entered = true
+	}
+	if x.s.State == j.Target || x.broken {
+		return
+	}
+	x.unblock(bp, j, f)
+	if !entered && !x.broken && x.allDone(bp, j) {
+		x.enter(bp, f.Path, j, slices.Index(f.Path, x.s.State)+1)
+		if x.s.State != j.Target {
+			x.unblock(bp, j, f)
+		}
+	}
+}
+
+// endJob ends a job short of its target, and leads the resource where its flow says. What waits behind it is next.
+func (x *step) endJob(j *job.Ref, to job.State, message string) {
+	id := j.ID
+	x.moveJob(j, to, message)
+	switch {
+	case to == job.Canceled:
+		x.unmark()
+	case x.s.Separate:
+		x.dropAll(false) // each begins anew from the state that it is in
+	default:
+		x.holdBack()
+	}
+	j = x.s.JobByID(id)
+	if bp := x.env.Blueprint; bp != nil && !x.s.Separate && !j.StartedAt.IsZero() {
+		if f := flowOf(bp, &x.s, j); f.Failure != "" && slices.Contains(f.Path, x.s.State) {
+			x.dropAll(false)
+			x.s.State = f.Failure
+		}
+	}
+	x.next()
+}
+
+// next asks for another step where a job waits: it may have pinned another blueprint.
+func (x *step) next() {
+	if x.s.Job() != nil {
+		x.fx.More = true
+	}
+}
+
+// unmark takes the mark of deletion away where no job deletes any more: a deletion that was canceled is no deletion.
+func (x *step) unmark() {
+	if !slices.ContainsFunc(x.s.Jobs, func(j job.Ref) bool { return j.Verb == VerbDelete && !j.State.Final() }) {
+		x.s.DeletedAt = time.Time{}
+	}
+}
+
+// begin starts a job whose turn it is. It reports whether the job began: where it waited behind another, that one may have
+// led to where it cannot start.
+func (x *step) begin(bp *blueprint.Blueprint, j *job.Ref) bool {
+	if lc := &bp.Lifecycle; lc.ByMark && !x.s.DeletedAt.IsZero() && j.Walks() != lc.Delete {
+		if f, ok := lc.Flow(lc.Delete); ok {
+			j.Flow, j.Target = f.Verb, f.Target
+		}
+	}
+	f := flowOf(bp, &x.s, j)
+	if reason := x.waitedInVain(bp, j, &f); reason != "" {
+		x.endJob(j, job.Failed, reason)
+		return false
+	}
+	if from := x.begunBefore(j); bp.Lifecycle.OnTargetChange == blueprint.Wait &&
+		(from == nil || bp.Lifecycle.Rerun == blueprint.RerunAll || from.Target != j.Target || !slices.Contains(f.Path, x.s.State) || !x.runsKnownTo(bp, &f)) {
+		x.dropAll(false) // what the job before held back has no place in this one
+	}
 	x.moveJob(j, job.Running, "")
+	j.Message, j.Generation = "", x.s.Generation
+	x.s.Target = j.Target
 	x.s.Phases = slices.DeleteFunc(x.s.Phases, func(p PhaseRun) bool {
 		return bp.Phase(p.Name) == nil && !p.Status.Active()
 	})
-	if x.s.State != j.Target && !slices.Contains(path, x.s.State) {
+	x.tellOfThePast(&f)
+	if x.s.Separate = bp.Lifecycle.Walk == blueprint.Each; x.s.Separate {
+		x.beginEach(bp, j, &f)
+		return true
+	}
+	x.beginTogether(bp, j, &f)
+	return true
+}
+
+// waitedInVain says why a job that waited behind another cannot start from where that one led; empty: it can.
+func (x *step) waitedInVain(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) string {
+	switch {
+	case bp.Lifecycle.OnTargetChange != blueprint.Wait, j.Verb == VerbDelete && x.nothingToUndo(bp, f):
+		return ""
+	case bp.Lifecycle.Walk == blueprint.Each:
+		return x.mayNotEach(bp, f.Verb)
+	case j.Verb == VerbRetry || j.Verb == VerbDelete:
+		return ""
+	}
+	return x.mayNot(bp, f.Verb)
+}
+
+// beginTogether: runs of phases that the blueprint no longer has are forgotten. If the job's way leads through the present
+// state, its phases are set anew (RerunAll: it begins at the beginning); where the job goes on from one to the same target (that target asked for again, a
+// retry), only what failed or was canceled, and what depends on that.
+func (x *step) beginTogether(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
+	if bp.Lifecycle.Rerun == blueprint.RerunAll {
+		x.s.State = "" // walk enters the first state of the path
+		return
+	}
+	if x.s.State != j.Target && !slices.Contains(f.Path, x.s.State) {
 		return
 	}
 	from := x.begunBefore(j)
 	goesOn := !x.all && from != nil && from.Target == j.Target
 	x.again(bp, j, func(p *PhaseRun, ph *blueprint.Phase) bool {
-		return p.Status == Failed || p.Status == Canceled || p.Status.Done() && (!goesOn || !x.dependenciesDone(bp, ph))
+		rests := p.Status.Done() || p.Status == Gated
+		return p.Status == Failed || p.Status == Canceled || rests && (!goesOn || !x.dependenciesDone(bp, ph, j, f))
 	})
+}
+
+// tellOfThePast sets what executors are told of earlier deployments (seed 000, "Service Instance was_deployed Flag").
+func (x *step) tellOfThePast(f *blueprint.Flow) {
+	switch f.WasDeployed {
+	case blueprint.WasNot:
+		x.s.WasDeployed = false
+	case blueprint.WasIndeed:
+		x.s.WasDeployed = true
+	case blueprint.ByItsPast:
+		x.s.WasDeployed = x.s.SucceededOnce
+	case blueprint.DontChange:
+	}
 }
 
 // begunBefore returns the newest flow job before j that has begun: the one that the phases of the present state are of.
@@ -286,23 +412,19 @@ func (x *step) again(bp *blueprint.Blueprint, j *job.Ref, which func(*PhaseRun, 
 	}
 }
 
-// flowPath is the way of a job's flow: its own verb's; for deletion, that of the lifecycle's flow for it; for a retry,
-// that of a flow to its target that passes the present state, if there is one.
-func flowPath(bp *blueprint.Blueprint, s *State, j *job.Ref) []string {
-	own := j.Verb
-	if !s.DeletedAt.IsZero() {
-		own = bp.Lifecycle.Delete
-	}
-	if f, ok := bp.Lifecycle.Flow(own); ok && f.Target == j.Target {
-		return f.Path
+// flowOf is the flow that a job walks: its own, or, where the blueprint has changed, one to its target that passes the
+// present state, if there is one.
+func flowOf(bp *blueprint.Blueprint, s *State, j *job.Ref) blueprint.Flow {
+	if f, ok := bp.Lifecycle.Flow(j.Walks()); ok && f.Target == j.Target {
+		return f
 	}
 	for _, f := range bp.Lifecycle.Flows {
 		if f.Target == j.Target && slices.Contains(f.Path, s.State) {
-			return f.Path
+			return f
 		}
 	}
 	f, _ := bp.Lifecycle.FlowTo(j.Target)
-	return f.Path
+	return f
 }
 
 // enter moves the resource to the i-th state of the path, or to the target behind its end, and sets the phases of that
@@ -346,15 +468,18 @@ func (x *step) phase(bp *blueprint.Blueprint, name string) *PhaseRun {
 	return &x.s.Phases[at]
 }
 
-// unblock moves every phase on whose dependencies are done: to Waiting, or to Skipped by its constraint. A skipped one
-// may free others, so it goes on until nothing changes.
-func (x *step) unblock(bp *blueprint.Blueprint) {
+// unblock moves every phase on whose turn has come: to Waiting, to Gated where a person must approve, or to Skipped by
+// its constraint. A skipped one may free others, so it goes on until nothing changes.
+func (x *step) unblock(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 	in := bp.In(x.s.State)
 	for changed := true; changed && !x.broken; {
 		changed = false
 		for _, ph := range in {
+			if x.s.Separate && x.s.Phase(ph.Name) == nil {
+				continue
+			}
 			p := x.phase(bp, ph.Name)
-			if p.Status != Blocked || !x.dependenciesDone(bp, ph) {
+			if p.Status != Blocked || !x.concerns(p, j) || !x.dependenciesDone(bp, ph, j, f) {
 				continue
 			}
 			changed = true
@@ -366,32 +491,51 @@ func (x *step) unblock(bp *blueprint.Blueprint) {
 			case err != nil:
 				x.move(p, Fail)
 				p.Message = cut("when: " + err.Error())
-			case holds:
-				x.move(p, Unblock)
-			default:
+			case !holds:
 				x.move(p, Skip)
+			case ph.Gated() && !f.Undo:
+				x.move(p, Gate)
+			default:
+				x.move(p, Unblock)
 			}
 		}
 	}
 }
 
+// concerns reports whether a phase is part of what the job drives now.
+func (x *step) concerns(p *PhaseRun, j *job.Ref) bool {
+	if x.s.Separate {
+		return j == nil || p.JobID == j.ID
+	}
+	return p.State == x.s.State
+}
+
 // dependenciesDone looks at the dependencies of the present state only: a phase of several states may depend on one
 // that not all of them have.
-func (x *step) dependenciesDone(bp *blueprint.Blueprint, ph *blueprint.Phase) bool {
-	for _, name := range ph.DependsOn {
-		if on := bp.Phase(name); on == nil || !slices.Contains(on.States, x.s.State) {
+func (x *step) dependenciesDone(bp *blueprint.Blueprint, ph *blueprint.Phase, j *job.Ref, f *blueprint.Flow) bool {
+	i := slices.IndexFunc(bp.Phases, func(o blueprint.Phase) bool { return o.Name == ph.Name })
+	for _, name := range bp.Before(i, f) {
+		if on := bp.Phase(name); on == nil || !bp.Has(on, x.s.State) {
 			continue
 		}
-		if p := x.s.Phase(name); p == nil || p.State != x.s.State || !p.Status.Done() {
+		p := x.s.Phase(name)
+		if x.s.Separate && (p == nil || !x.concerns(p, j)) {
+			continue // it has no part in this flow
+		}
+		if p == nil || !x.concerns(p, j) || !p.Status.Done() {
 			return false
 		}
 	}
 	return true
 }
 
-func (x *step) allDone(bp *blueprint.Blueprint) bool {
+func (x *step) allDone(bp *blueprint.Blueprint, j *job.Ref) bool {
 	for _, ph := range bp.In(x.s.State) {
-		if p := x.s.Phase(ph.Name); p == nil || !p.Status.Done() {
+		p := x.s.Phase(ph.Name)
+		if x.s.Separate && (p == nil || !x.concerns(p, j)) {
+			continue
+		}
+		if p == nil || !p.Status.Done() {
 			return false
 		}
 	}
@@ -409,8 +553,8 @@ func (x *step) anyPhase(is func(*PhaseRun) bool) bool {
 
 // failedAndIdle reports whether a phase failed and nothing else will happen by itself. Under policy drain, what was not
 // yet handed out does not count (facts/landscaper.md A3: any B triggers nothing more, the end waits for C).
-func (x *step) failedAndIdle(bp *blueprint.Blueprint) bool {
-	if !x.anyFailed() {
+func (x *step) failedAndIdle(bp *blueprint.Blueprint, j *job.Ref) bool {
+	if !x.anyFailed(j) {
 		return false
 	}
 	return !x.anyPhase(func(p *PhaseRun) bool {
@@ -421,15 +565,16 @@ func (x *step) failedAndIdle(bp *blueprint.Blueprint) bool {
 	})
 }
 
-func (x *step) anyFailed() bool {
-	return x.anyPhase(func(p *PhaseRun) bool { return p.Status == Failed && p.State == x.s.State })
+func (x *step) anyFailed(j *job.Ref) bool {
+	return x.anyPhase(func(p *PhaseRun) bool { return p.Status == Failed && x.concerns(p, j) })
 }
 
 // failure names the failed phases, for the job's message.
 func (x *step) failure() string {
+	j := x.s.Job()
 	var parts []string
 	for i := range x.s.Phases {
-		if p := &x.s.Phases[i]; p.Status == Failed && p.State == x.s.State {
+		if p := &x.s.Phases[i]; p.Status == Failed && x.concerns(p, j) {
 			part := "phase " + p.Name + " failed"
 			if p.Message != "" {
 				part += ": " + p.Message
@@ -441,14 +586,14 @@ func (x *step) failure() string {
 }
 
 // handOut dispatches the first phase that waits, in the blueprint's order: one hand-out an event (design.md section 4).
-func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref) {
-	if bp.Lifecycle.OnFailure == blueprint.Drain && x.anyFailed() {
+func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
+	if bp.Lifecycle.OnFailure == blueprint.Drain && x.anyFailed(j) {
 		return
 	}
 	for i := range bp.Phases {
 		ph := &bp.Phases[i]
 		p := x.s.Phase(ph.Name)
-		if p == nil || p.Status != Waiting || p.InFlight || p.State != x.s.State {
+		if p == nil || p.Status != Waiting || p.InFlight || !x.concerns(p, j) {
 			continue
 		}
 		if x.fx.Event != nil && x.fx.Event.Dispatch != nil {
@@ -458,6 +603,9 @@ func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref) {
 		if !x.move(p, HandOut) {
 			return
 		}
+		if x.s.Separate {
+			p.State = f.Path[len(f.Path)-1]
+		}
 		if p.Call == 0 {
 			p.Attempt++
 			p.Deadline = time.Time{}
@@ -466,8 +614,8 @@ func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref) {
 			}
 		}
 		p.Call++
-		p.InFlight, p.JobID, p.Due, p.Since = true, j.ID, time.Time{}, x.at
-		x.fx.Event = &Event{Dispatch: &Dispatch{Fence: x.fence(p), State: x.s.State, Deadline: p.Deadline}}
+		p.InFlight, p.JobID, p.Due, p.Since, p.Undo = true, j.ID, time.Time{}, x.at, f.Undo
+		x.fx.Event = &Event{Dispatch: &Dispatch{Fence: x.fence(p), State: p.State, Deadline: p.Deadline}}
 	}
 }
 
@@ -475,15 +623,30 @@ func (x *step) fence(p *PhaseRun) Fence {
 	return Fence{UID: x.s.UID, JobID: p.JobID, Phase: p.Name, Attempt: p.Attempt, Call: p.Call}
 }
 
-// reach ends a job at its target. A marked resource that has reached the end of its deletion is gone.
-func (x *step) reach(bp *blueprint.Blueprint, j *job.Ref) {
+// reach ends a job at its target. A marked resource that has reached the end of its deletion is gone, and with it the jobs
+// that still wait.
+func (x *step) reach(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
+	id := j.ID
+	x.s.ObservedGeneration = j.Generation
 	x.moveJob(j, job.Succeeded, "")
-	f, walks := bp.Lifecycle.Flow(bp.Lifecycle.Delete)
-	undeployed := walks && f.Target == x.s.State
-	x.s.WasDeployed = !undeployed
+	deletion, walks := bp.Lifecycle.Flow(bp.Lifecycle.Delete)
+	undeployed := walks && deletion.Target == f.Target
+	if f.WasDeployed == blueprint.DontChange {
+		x.s.WasDeployed = !undeployed
+	}
 	if !x.s.DeletedAt.IsZero() && (undeployed || !walks) {
 		x.s.Gone = true
+		for i := range x.s.Jobs {
+			if w := &x.s.Jobs[i]; !w.State.Final() {
+				to := job.Canceled
+				if w.Verb == VerbDelete {
+					to = job.Succeeded
+				}
+				x.moveJob(w, to, "job "+id+" has deleted the resource")
+			}
+		}
 	}
+	x.next()
 }
 
 // cancelAll stops every phase of the present state: a call that is out becomes Canceling, until its answer or the
@@ -503,7 +666,7 @@ func (x *step) cancelAll(bp *blueprint.Blueprint) {
 			}
 			x.move(p, Cancel)
 			p.InFlight, p.Due, p.Deadline = true, x.at.Add(lease), time.Time{}
-		case p.Status == Blocked || p.Status == Waiting || p.Status == Sleeping:
+		case p.Status == Blocked || p.Status == Waiting || p.Status == Sleeping || p.Status == Gated:
 			x.drop(p)
 		}
 	}
@@ -513,7 +676,7 @@ func (x *step) cancelAll(bp *blueprint.Blueprint) {
 func (x *step) dropAll(force bool) {
 	for i := range x.s.Phases {
 		p := &x.s.Phases[i]
-		if p.Status == Blocked || p.Status.Active() && (force || !p.InFlight) {
+		if p.Status == Blocked || p.Status == Gated || p.Status.Active() && (force || !p.InFlight) {
 			x.drop(p)
 		}
 	}

@@ -21,11 +21,14 @@ const (
 	Drop                       // it is to stop, and no call is out
 	End                        // the canceled call has ended, or is given up
 	Retry                      // a person wants it again
+	Gate                       // its turn has come, and a person must approve
+	Approve                    // a person approved
+	Undo                       // it was undone
 )
 
 var phaseEventNames = [...]string{
 	"Enter", "Unblock", "Skip", "HandOut", "Report", "Sleep", "Wake", "Complete", "Fail", "Forgive", "Expire", "Lose",
-	"Cancel", "Drop", "End", "Retry",
+	"Cancel", "Drop", "End", "Retry", "Gate", "Approve", "Undo",
 }
 
 // String is the name in the table of the package doc.
@@ -61,6 +64,12 @@ var phaseTable = []edge{
 	{Blocked, Skip, Skipped},
 	{Blocked, Fail, Failed}, // the constraint could not be evaluated
 	{Blocked, Drop, Canceled},
+	{Blocked, Gate, Gated},
+
+	{Gated, Approve, Waiting},
+	{Gated, Drop, Canceled},
+	{Gated, Enter, Blocked},
+	{Gated, Retry, Blocked}, // scope all
 
 	{Waiting, HandOut, Waiting},
 	{Waiting, Report, Running},
@@ -72,6 +81,7 @@ var phaseTable = []edge{
 	{Waiting, Lose, Waiting},
 	{Waiting, Cancel, Canceling},
 	{Waiting, Drop, Canceled},
+	{Waiting, Undo, Undone},
 
 	{Running, Sleep, Sleeping},
 	{Running, Complete, Completed},
@@ -81,6 +91,7 @@ var phaseTable = []edge{
 	{Running, Lose, Waiting},
 	{Running, Cancel, Canceling},
 	{Running, Drop, Canceled}, // interrupt: the call is given up
+	{Running, Undo, Undone},
 
 	{Sleeping, Sleep, Sleeping},
 	{Sleeping, Wake, Waiting},
@@ -90,11 +101,13 @@ var phaseTable = []edge{
 	{Sleeping, Expire, Failed},
 	{Sleeping, Cancel, Canceling}, // a poll is out
 	{Sleeping, Drop, Canceled},
+	{Sleeping, Undo, Undone},
 
 	{Canceling, Report, Canceling}, // holds the lease
 	{Canceling, Complete, Completed},
 	{Canceling, End, Canceled},
 	{Canceling, Drop, Canceled}, // interrupt
+	{Canceling, Undo, Undone},
 
 	{Completed, Enter, Blocked},
 	{Skipped, Enter, Blocked},
@@ -104,6 +117,8 @@ var phaseTable = []edge{
 	{Failed, Retry, Blocked},
 	{Canceled, Enter, Blocked},
 	{Canceled, Retry, Blocked},
+	{Undone, Enter, Blocked},
+	{Undone, Retry, Blocked},
 }
 
 // nextStatus looks an edge up.

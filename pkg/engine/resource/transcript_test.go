@@ -120,7 +120,7 @@ func (it *interpreter) block(input string) (string, error) {
 // run takes one line: a time and a command.
 //
 //	@10s            seconds since the script began; without one, the time stays
-//	VERB JOB        a command, whose request id and job id is JOB; body=, spec=, scope=, message=, polling=PHASE
+//	VERB JOB        a command, whose request id and job id is JOB; body=, spec=, scope=, job=, phase=, message=, polling=PHASE
 //	PHASE OUTCOME   a result with the fence of the phase's last hand-out; attempt=, call=, job=, uid= make it another;
 //	                retryable, delay=, message=, attr.N=, data.N=, out.N=; a value *N is N bytes long
 //	again           the last input once more
@@ -213,7 +213,7 @@ func (it *interpreter) input(words []string) (resource.Input, error) {
 	in.Command = &resource.Command{
 		Key: resource.Key{Project: "default", Kind: "node", Name: "n1"}, Verb: words[0], RequestID: words[1],
 		JobID: words[1], Digest: words[0] + set["body"], NewUID: "uid-" + words[1], SpecDigest: set["spec"],
-		Scope: set["scope"], Message: strings.ReplaceAll(set["message"], "_", " "), RequestedBy: "ann",
+		Scope: set["scope"], Job: set["job"], Phase: set["phase"], Message: strings.ReplaceAll(set["message"], "_", " "), RequestedBy: "ann",
 	}
 	return in, nil
 }
@@ -406,8 +406,8 @@ func mapText(m map[string]string) string {
 	return "{" + strings.Join(parts, " ") + "}"
 }
 
-// define reads a blueprint: on_target_change=, on_failure=, delete=; flow VERB path= target= from=; phase NAME states=
-// dependsOn= when= timeout= interval= lease= retry=N/DELAY.
+// define reads a blueprint: preset NAME, or lifecycle on_target_change= on_failure= delete= and flow VERB path= target=
+// from= failure=; phase NAME states= dependsOn= when= timeout= interval= lease= retry=N/DELAY auto= idempotent undo.
 func (it *interpreter) define(digest string, lines []string) error {
 	bp := &blueprint.Blueprint{
 		Project: "default", Kind: "node", Digest: digest,
@@ -437,12 +437,19 @@ func (it *interpreter) define(digest string, lines []string) error {
 		}
 		switch words[0] {
 		case "flow":
-			bp.Lifecycle.Flows = append(bp.Lifecycle.Flows, blueprint.Flow{Verb: words[1], From: list("from"), Path: list("path"), Target: set["target"]})
+			bp.Lifecycle.Flows = append(bp.Lifecycle.Flows, blueprint.Flow{Verb: words[1], From: list("from"), Path: list("path"), Target: set["target"], Failure: set["failure"]})
 		case "phase":
 			ph := blueprint.Phase{
 				Name: words[1], States: list("states"), DependsOn: list("dependsOn"), When: set["when"],
 				Timeout: duration(set["timeout"]), Interval: duration(set["interval"]), Lease: duration(set["lease"]),
-				Executor: blueprint.Executor{Kind: "plugin"},
+				Executor: blueprint.Executor{Kind: "plugin"}, Idempotent: slices.Contains(words, "idempotent"),
+			}
+			if slices.Contains(words, "undo") {
+				ph.Undo = &blueprint.Executor{Kind: "plugin"}
+			}
+			if auto, ok := set["auto"]; ok {
+				yes := auto == "true"
+				ph.AutoDeploy = &yes
 			}
 			if attempts, delay, ok := strings.Cut(set["retry"], "/"); ok {
 				n, err := strconv.Atoi(attempts)
@@ -452,6 +459,11 @@ func (it *interpreter) define(digest string, lines []string) error {
 				ph.Retry = blueprint.Retry{Attempts: n, Delay: duration(delay)}
 			}
 			bp.Phases = append(bp.Phases, ph)
+		case "preset":
+			presets := map[string]func() blueprint.Lifecycle{
+				"service": blueprint.Service, "installation": blueprint.Installation, "execution": blueprint.Execution, "deployitem": blueprint.DeployItem,
+			}
+			bp.Lifecycle = presets[words[1]]()
 		case "lifecycle":
 			bp.Lifecycle.Delete = set["delete"]
 			bp.Lifecycle.OnTargetChange = cmp.Or(blueprint.OnTargetChange(set["on_target_change"]), blueprint.Cancel)

@@ -17,7 +17,7 @@ import (
 // After every step the world checks it (world.step), and in the end a fair world must bring the job to its end.
 func TestWalks(t *testing.T) {
 	t.Parallel()
-	walks, steps := 800, 60
+	walks, steps := 1200, 60
 	if testing.Short() {
 		walks = 100
 	}
@@ -60,6 +60,7 @@ type walker struct {
 	w         *world
 	now       time.Time
 	lifecycle blueprint.Lifecycle
+	verbs     []string
 	versions  int
 	requests  int
 	commands  []resource.Command
@@ -105,6 +106,27 @@ func pick[E any](r *rand.Rand, of []E) E { return of[r.IntN(len(of))] }
 
 // shape draws the lifecycle, which all versions of the blueprint share.
 func (k *walker) shape() {
+	switch n := k.r.IntN(100); {
+	case n < 20:
+		k.lifecycle = blueprint.Service()
+		k.lifecycle.OnFailure = pick(k.r, []blueprint.OnFailure{blueprint.Continue, blueprint.Drain})
+	case n < 30:
+		k.lifecycle = pick(k.r, []blueprint.Lifecycle{blueprint.Installation(), blueprint.Execution(), blueprint.DeployItem()})
+	default:
+		k.custom()
+	}
+	if k.chance(20) {
+		k.lifecycle.OnTargetChange = blueprint.Reject
+	} else if k.chance(20) {
+		k.lifecycle.OnTargetChange = blueprint.Wait
+	}
+	for i := range k.lifecycle.Flows {
+		f := &k.lifecycle.Flows[i]
+		k.verbs = append(k.verbs, f.Verb, f.Verb, f.Verb)
+	}
+}
+
+func (k *walker) custom() {
 	up := []string{"A", "B", "C"}[:1+k.r.IntN(3)]
 	down := []string{"D"}
 	switch k.r.IntN(6) {
@@ -122,9 +144,6 @@ func (k *walker) shape() {
 		OnTargetChange: blueprint.Cancel,
 		OnFailure:      pick(k.r, []blueprint.OnFailure{blueprint.Continue, blueprint.Drain}),
 	}
-	if k.chance(20) {
-		k.lifecycle.OnTargetChange = blueprint.Reject
-	}
 	if k.chance(85) {
 		k.lifecycle.Delete = "stop"
 	}
@@ -134,6 +153,18 @@ func (k *walker) shape() {
 	if k.chance(20) { // a target that lies on the way of another flow
 		k.lifecycle.Flows = append(k.lifecycle.Flows, blueprint.Flow{Verb: "park", Path: []string{"D"}, Target: up[0]})
 	}
+	for i := range k.lifecycle.Flows {
+		f := &k.lifecycle.Flows[i]
+		if k.chance(25) {
+			f.Failure = "Broken"
+		}
+		f.Undo, f.Reverse = k.chance(10), k.chance(20)
+		f.WasDeployed = pick(k.r, []blueprint.WasDeployed{"", "", blueprint.WasNot, blueprint.WasIndeed, blueprint.ByItsPast})
+	}
+	if k.chance(20) {
+		k.lifecycle.Rerun = blueprint.RerunAll
+	}
+	k.lifecycle.OnCreate, k.lifecycle.OnChange = "start", pick(k.r, []string{"", "start", "stop"})
 }
 
 // blueprint draws the phases of one version.
@@ -153,8 +184,12 @@ func (k *walker) blueprint() *blueprint.Blueprint {
 		if other := pick(k.r, states); k.chance(30) && !slices.Contains(ph.States, other) {
 			ph.States = append(ph.States, other)
 		}
+		each := k.lifecycle.Walk == blueprint.Each
+		if each {
+			ph.States = nil
+		}
 		for _, earlier := range bp.Phases {
-			if k.chance(40) && slices.ContainsFunc(earlier.States, func(s string) bool { return slices.Contains(ph.States, s) }) {
+			if each && k.versions%2 == 0 && k.chance(30) || k.chance(40) && slices.ContainsFunc(earlier.States, func(s string) bool { return slices.Contains(ph.States, s) }) {
 				ph.DependsOn = append(ph.DependsOn, earlier.Name)
 			}
 		}
@@ -166,6 +201,13 @@ func (k *walker) blueprint() *blueprint.Blueprint {
 		}
 		if k.chance(40) {
 			ph.Retry.Attempts = 1 + k.r.IntN(2)
+		}
+		ph.Idempotent = k.chance(60)
+		if k.chance(80) {
+			ph.Undo = &blueprint.Executor{Kind: "plugin"}
+		}
+		if auto := k.chance(60); k.chance(30) {
+			ph.AutoDeploy = &auto
 		}
 		bp.Phases = append(bp.Phases, ph)
 	}
@@ -228,14 +270,19 @@ func (k *walker) command() *resource.Command {
 	}
 	k.requests++
 	id := "r" + strconv.Itoa(k.requests)
-	verbs := []string{"start", "start", "start", "start", "stop", "stop", "restart", "park", "retry", "retry", "retry", "cancel",
-		"interrupt", "delete", "apply", "apply", "approve", "dance"}
+	verbs := append([]string{"retry", "retry", "retry", "cancel", "interrupt", "delete", "apply", "apply", "approve", "approve", "dance"}, k.verbs...)
 	c := resource.Command{
 		Key: resource.Key{Project: "p", Kind: "node", Name: "n"}, Verb: pick(k.r, verbs), RequestID: id, JobID: "j" + id,
 		Digest: "d" + id, NewUID: "u" + id, SpecDigest: "s" + strconv.Itoa(k.r.IntN(3)), Scope: pick(k.r, []string{"", "failed", "all", "most"}),
 	}
 	if !k.w.state.Exists() && k.chance(80) {
 		c.Verb = "apply"
+	}
+	if c.Verb == "approve" && k.chance(50) {
+		c.Phase = string(rune('a' + k.r.IntN(4)))
+	}
+	if jobs := k.w.state.Jobs; (c.Verb == "cancel" || c.Verb == "interrupt") && len(jobs) > 0 && k.chance(50) {
+		c.Job = pick(k.r, jobs).ID
 	}
 	k.commands = append(k.commands, c)
 	return &c

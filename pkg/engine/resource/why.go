@@ -26,6 +26,8 @@ const (
 	PhaseFailed  ReasonCode = "phase_failed"  // a person must retry, or choose another target
 	WasCanceled  ReasonCode = "canceled"      // the job was canceled
 	ToGoOn       ReasonCode = "to_go_on"      // the orchestrator takes the next step
+	IsGated      ReasonCode = "gated"         // a person must approve
+	BehindJob    ReasonCode = "behind_job"    // a job waits for another to end
 	HeldBack     ReasonCode = "held_back"     // not handed out, because another phase failed and the policy is drain
 )
 
@@ -57,15 +59,40 @@ func Why(s *State) []Reason {
 	}
 	reasons := phaseReasons(s)
 	switch {
-	case running != nil && running.State == job.Pending:
-		return append([]Reason{{
+	case running != nil && running.State == job.Pending && s.canceling():
+		reasons = append([]Reason{{
 			Code: BehindCalls, Of: running.ID, Since: running.AcceptedAt,
 			Text: "job " + running.ID + " (" + running.Verb + ") begins when the calls that are being canceled have ended",
 		}}, reasons...)
-	case running != nil && len(reasons) == 0:
-		return []Reason{{Code: ToGoOn, Of: running.ID, Since: s.UpdatedAt, Text: "the orchestrator takes the next step of job " + running.ID}}
+	case running != nil && (running.State == job.Pending || len(reasons) == 0):
+		reasons = append([]Reason{{
+			Code: ToGoOn, Of: running.ID, Since: s.UpdatedAt, Text: "the orchestrator takes the next step of job " + running.ID,
+		}}, reasons...)
 	case running == nil && len(reasons) == 0:
 		return []Reason{stopped(s, flow)}
+	}
+	return append(reasons, queued(s, running)...)
+}
+
+func (s *State) canceling() bool {
+	for i := range s.Phases {
+		if s.Phases[i].Status == Canceling {
+			return true
+		}
+	}
+	return false
+}
+
+// queued says of each job that waits behind the running one that it does.
+func queued(s *State, running *job.Ref) []Reason {
+	var reasons []Reason
+	for i := range s.Jobs {
+		if j := &s.Jobs[i]; running != nil && j.ID != running.ID && !j.State.Final() {
+			reasons = append(reasons, Reason{
+				Code: BehindJob, Of: j.ID, Since: j.AcceptedAt,
+				Text: "job " + j.ID + " (" + j.Verb + ") begins when job " + running.ID + " has ended",
+			})
+		}
 	}
 	return reasons
 }
@@ -89,7 +116,7 @@ func phaseReasons(s *State) []Reason {
 	var reasons []Reason
 	for i := range s.Phases {
 		p := &s.Phases[i]
-		if p.State != s.State && p.Status != Canceling {
+		if !s.Separate && p.State != s.State && p.Status != Canceling {
 			continue
 		}
 		r := Reason{Of: p.Name, Since: p.Since}
@@ -122,7 +149,9 @@ func phaseReasons(s *State) []Reason {
 			r.Code, r.Until, r.Text = CancelingFor, p.Due, "phase "+p.Name+" is being canceled, and its call is still out"
 		case Failed:
 			r.Code, r.Text = PhaseFailed, "phase "+p.Name+" failed"
-		case NoStatus, Completed, Gated, Skipped, Undone, Canceled:
+		case Gated:
+			r.Code, r.Text = IsGated, "phase "+p.Name+" waits for a person's approval"
+		case NoStatus, Completed, Skipped, Undone, Canceled:
 			continue
 		}
 		if p.Message != "" {
@@ -138,7 +167,7 @@ func phaseReasons(s *State) []Reason {
 func blockers(s *State, blocked *PhaseRun) string {
 	var names []string
 	for i := range s.Phases {
-		if p := &s.Phases[i]; p.Name != blocked.Name && p.State == s.State && !p.Status.Done() && p.Status != Blocked {
+		if p := &s.Phases[i]; p.Name != blocked.Name && (s.Separate || p.State == s.State) && !p.Status.Done() && p.Status != Blocked {
 			names = append(names, p.Name+" ("+p.Status.String()+")")
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -179,8 +180,12 @@ func (w *world) checkEffects(before, after resource.State, in resource.Input, fx
 			}
 		}
 	}
-	if bp := w.pinned(); fx.Event.Dispatch != nil && after.PhaseFailed && bp != nil && bp.Lifecycle.OnFailure == blueprint.Drain {
-		blame("phase %s goes out after a failure that drains", fx.Event.Dispatch.Fence.Phase)
+	if bp := w.pinned(); fx.Event.Dispatch != nil && bp != nil && bp.Lifecycle.OnFailure == blueprint.Drain {
+		for i := range after.Phases {
+			if p := &after.Phases[i]; p.Status == resource.Failed && (p.State == after.State && !after.Separate || p.JobID == fx.Event.JobID) {
+				blame("phase %s goes out after a failure of %s that drains", fx.Event.Dispatch.Fence.Phase, p.Name)
+			}
+		}
 	}
 	for _, f := range audit.Transition(before, after) {
 		blame("transition: %s (%s)", f.Rule, f.Of)
@@ -260,6 +265,14 @@ func (w *world) settle(at time.Time, bound int) (int, error) {
 					at = due
 				}
 				in.At = at
+			}
+			for i := range w.state.Phases {
+				if p := &w.state.Phases[i]; p.Status == resource.Gated {
+					id := "settle" + strconv.Itoa(n)
+					in = resource.Input{Kind: resource.OnCommand, At: at, Command: &resource.Command{
+						Key: w.state.Key, Verb: resource.VerbApprove, RequestID: id, JobID: id, Digest: id, Phase: p.Name,
+					}}
+				}
 			}
 			for i := range w.state.Phases {
 				if f, ok := w.outstanding(w.state.Phases[i].Name); ok {

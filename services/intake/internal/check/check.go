@@ -181,8 +181,9 @@ func (c *checker) command(t Target, command wire.Command) {
 // argsOf is which arguments each verb takes. Flows take none.
 var argsOf = map[string][]string{
 	resource.VerbRetry:     {"scope"},
-	resource.VerbCancel:    {"message"},
-	resource.VerbInterrupt: {"message"},
+	resource.VerbCancel:    {"job", "message"},
+	resource.VerbInterrupt: {"job", "message"},
+	resource.VerbApprove:   {"phase"},
 }
 
 func (c *checker) args(verb string, args map[string]string) {

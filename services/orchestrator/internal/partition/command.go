@@ -50,7 +50,7 @@ func (s *server) command(a ask) {
 	c := resource.Command{
 		Key: key, Verb: verb, RequestID: requestID, JobID: wire.JobID(key, requestID), Digest: wire.BodyDigest(verb, body),
 		NewUID: wire.UID(key, requestID, at), RequestedBy: body.RequestedBy,
-		Scope: body.Args["scope"], Message: body.Args["message"],
+		Scope: body.Args["scope"], Job: body.Args["job"], Message: body.Args["message"], Phase: body.Args["phase"],
 	}
 	in := drive.Input{Key: key, Input: resource.Input{
 		Kind: resource.OnCommand, At: at, Command: &c, Traceparent: h[bus.HeaderTraceparent],

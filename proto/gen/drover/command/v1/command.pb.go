@@ -96,7 +96,8 @@ type Command struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The manifest; only for verb apply, and required there.
 	Resource *Manifest `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Arguments of other verbs: scope ("failed" or "all") for retry, message for cancel.
+	// Arguments of other verbs: scope ("failed" or "all") for retry; job (id) and message for cancel and interrupt; phase for
+	// approve.
 	Args map[string]string `protobuf:"bytes,2,rep,name=args,proto3" json:"args,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Who asks: a label, not a proof.
 	RequestedBy   string `protobuf:"bytes,3,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`

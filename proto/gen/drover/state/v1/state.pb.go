@@ -45,7 +45,7 @@ const (
 	PhaseStatus_PHASE_STATUS_FAILED PhaseStatus = 6
 	// A call is out, but the phase is being canceled.
 	PhaseStatus_PHASE_STATUS_CANCELING PhaseStatus = 7
-	// Ours: it waits for approval.
+	// Ours: it waits for a person's approval (auto_deploy false).
 	PhaseStatus_PHASE_STATUS_GATED PhaseStatus = 8
 	// Ours: its constraint was false. Counts as completed.
 	PhaseStatus_PHASE_STATUS_SKIPPED PhaseStatus = 9
@@ -120,7 +120,7 @@ type JobState int32
 const (
 	// Never sent.
 	JobState_JOB_STATE_UNSPECIFIED JobState = 0
-	// Accepted; it waits for calls of an earlier job to end.
+	// Accepted; it waits for an earlier job to end, or for the calls of a canceled one.
 	JobState_JOB_STATE_PENDING JobState = 1
 	// Its phases are being driven.
 	JobState_JOB_STATE_RUNNING JobState = 2
@@ -203,11 +203,13 @@ type Resource struct {
 	Target string `protobuf:"bytes,9,opt,name=target,proto3" json:"target,omitempty"`
 	// Phases that the resource is or was in, in the order of the blueprint.
 	Phases []*PhaseRun `protobuf:"bytes,10,rep,name=phases,proto3" json:"phases,omitempty"`
-	// The jobs that are not final, and the two that ended last; oldest first.
+	// The jobs that are not final (the first of them is driven, the others wait behind it), and the two that ended last;
+	// oldest first.
 	Jobs []*JobRef `protobuf:"bytes,11,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// True while a phase of the present state is Failed.
 	PhaseFailed bool `protobuf:"varint,12,opt,name=phase_failed,json=phaseFailed,proto3" json:"phase_failed,omitempty"`
-	// True from a reached target until the target of deletion is reached (NCAE: was_deployed).
+	// What executors are told of earlier deployments (NCAE: was_deployed): by the flow's rule; without one, true from a
+	// reached target until the target of deletion is reached.
 	WasDeployed bool `protobuf:"varint,13,opt,name=was_deployed,json=wasDeployed,proto3" json:"was_deployed,omitempty"`
 	// When deletion was asked for; unset otherwise.
 	DeletionTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=deletion_time,json=deletionTime,proto3" json:"deletion_time,omitempty"`
@@ -218,9 +220,16 @@ type Resource struct {
 	// Name of the cluster, from metadata.
 	Cluster string `protobuf:"bytes,17,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// True in the last event of a resource that is gone.
-	Gone          bool `protobuf:"varint,18,opt,name=gone,proto3" json:"gone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Gone bool `protobuf:"varint,18,opt,name=gone,proto3" json:"gone,omitempty"`
+	// True where each phase walks by itself and has a state of its own (PhaseRun.state), from which the resource's state is
+	// computed (NCAE).
+	Separate bool `protobuf:"varint,19,opt,name=separate,proto3" json:"separate,omitempty"`
+	// True once any phase has succeeded (NCAE: the transaction history holds a success).
+	SucceededOnce bool `protobuf:"varint,20,opt,name=succeeded_once,json=succeededOnce,proto3" json:"succeeded_once,omitempty"`
+	// The generation that the last flow that succeeded began with; 0: none did.
+	ObservedGeneration uint64 `protobuf:"varint,21,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Resource) Reset() {
@@ -379,6 +388,27 @@ func (x *Resource) GetGone() bool {
 	return false
 }
 
+func (x *Resource) GetSeparate() bool {
+	if x != nil {
+		return x.Separate
+	}
+	return false
+}
+
+func (x *Resource) GetSucceededOnce() bool {
+	if x != nil {
+		return x.SucceededOnce
+	}
+	return false
+}
+
+func (x *Resource) GetObservedGeneration() uint64 {
+	if x != nil {
+		return x.ObservedGeneration
+	}
+	return 0
+}
+
 // PhaseRun is one resource in one phase (an entry of the PhaseMap).
 type PhaseRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -386,7 +416,7 @@ type PhaseRun struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Where it stands.
 	Status PhaseStatus `protobuf:"varint,2,opt,name=status,proto3,enum=drover.state.v1.PhaseStatus" json:"status,omitempty"`
-	// Lifecycle state that it was entered for.
+	// Lifecycle state that it was entered for; where each phase walks by itself, the state that it is in.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Job under which it was last handed out, or entered.
 	JobId string `protobuf:"bytes,4,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -413,7 +443,9 @@ type PhaseRun struct {
 	// Failures so far that the retry policy forgave.
 	Retries uint32 `protobuf:"varint,15,opt,name=retries,proto3" json:"retries,omitempty"`
 	// Delay until the next poll.
-	Interval      *durationpb.Duration `protobuf:"bytes,16,opt,name=interval,proto3" json:"interval,omitempty"`
+	Interval *durationpb.Duration `protobuf:"bytes,16,opt,name=interval,proto3" json:"interval,omitempty"`
+	// True where it was handed out to be undone, by the phase's undo executor.
+	Undo          bool `protobuf:"varint,17,opt,name=undo,proto3" json:"undo,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -560,6 +592,13 @@ func (x *PhaseRun) GetInterval() *durationpb.Duration {
 	return nil
 }
 
+func (x *PhaseRun) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
 // JobRef is a job as its root resource knows it.
 type JobRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -588,7 +627,11 @@ type JobRef struct {
 	// Who asked: a label, not a proof.
 	RequestedBy string `protobuf:"bytes,12,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	// True from an accepted cancel until no call is in flight and the job is final.
-	Canceling     bool `protobuf:"varint,13,opt,name=canceling,proto3" json:"canceling,omitempty"`
+	Canceling bool `protobuf:"varint,13,opt,name=canceling,proto3" json:"canceling,omitempty"`
+	// Verb of the flow that the job walks, where that is not its own verb: of a retry, a deletion, an apply that starts one.
+	Flow string `protobuf:"bytes,14,opt,name=flow,proto3" json:"flow,omitempty"`
+	// Generation of the spec when the job began; 0 while it is pending.
+	Generation    uint64 `protobuf:"varint,15,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -712,6 +755,20 @@ func (x *JobRef) GetCanceling() bool {
 		return x.Canceling
 	}
 	return false
+}
+
+func (x *JobRef) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+func (x *JobRef) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 // Job is the state of one job, derived from its root resource.
@@ -964,7 +1021,7 @@ var File_drover_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x06\n" +
+	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\a\n" +
 	"\bResource\x12\x1d\n" +
 	"\n" +
 	"min_reader\x18\x01 \x01(\rR\tminReader\x12\x10\n" +
@@ -990,13 +1047,16 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\fcreated_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\vcreatedTime\x12=\n" +
 	"\fupdated_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vupdatedTime\x12\x18\n" +
 	"\acluster\x18\x11 \x01(\tR\acluster\x12\x12\n" +
-	"\x04gone\x18\x12 \x01(\bR\x04gone\x1a9\n" +
+	"\x04gone\x18\x12 \x01(\bR\x04gone\x12\x1a\n" +
+	"\bseparate\x18\x13 \x01(\bR\bseparate\x12%\n" +
+	"\x0esucceeded_once\x18\x14 \x01(\bR\rsucceededOnce\x12/\n" +
+	"\x13observed_generation\x18\x15 \x01(\x04R\x12observedGeneration\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdb\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x05\n" +
 	"\bPhaseRun\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1c.drover.state.v1.PhaseStatusR\x06status\x12\x14\n" +
@@ -1014,13 +1074,14 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\aoutputs\x18\r \x03(\v2&.drover.state.v1.PhaseRun.OutputsEntryR\aoutputs\x12\x1a\n" +
 	"\bretrying\x18\x0e \x01(\bR\bretrying\x12\x18\n" +
 	"\aretries\x18\x0f \x01(\rR\aretries\x125\n" +
-	"\binterval\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\binterval\x1a7\n" +
+	"\binterval\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x12\n" +
+	"\x04undo\x18\x11 \x01(\bR\x04undo\x1a7\n" +
 	"\tDataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xed\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x04\n" +
 	"\x06JobRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1037,7 +1098,11 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tendedTime\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x12!\n" +
 	"\frequested_by\x18\f \x01(\tR\vrequestedBy\x12\x1c\n" +
-	"\tcanceling\x18\r \x01(\bR\tcanceling\"\xe6\x01\n" +
+	"\tcanceling\x18\r \x01(\bR\tcanceling\x12\x12\n" +
+	"\x04flow\x18\x0e \x01(\tR\x04flow\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x0f \x01(\x04R\n" +
+	"generation\"\xe6\x01\n" +
 	"\x03Job\x12)\n" +
 	"\x03job\x18\x01 \x01(\v2\x17.drover.state.v1.JobRefR\x03job\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
