@@ -26,7 +26,11 @@ import (
 	"github.com/droverproject/drover/pkg/wire"
 )
 
-const retryAfter = time.Second // before a result that could not be applied comes again
+const (
+	retryAfter = time.Second      // before a result that could not be applied comes again
+	lookFirst  = 30 * time.Second // after a takeover, and after another owner was met
+	lookMost   = time.Hour        // between two looks
+)
 
 // ErrNewer says that a state was written by a newer Drover: this process leaves the partition alone (design.md section
 // 3, "Upgrades").
@@ -83,6 +87,10 @@ type Owner struct {
 	port   *port
 	loop   *drive.Loop
 	sweeps map[bus.Phase]bool // drained phases, of one sweep
+
+	seen      map[bus.Family]uint64 // the log was read up to here
+	lookAt    time.Time
+	lookAfter time.Duration
 }
 
 // New returns an Owner that knows nothing yet; TakeOver is called next. ctx ends when the stint does.
@@ -96,36 +104,7 @@ type Taken struct{ Resources, Jobs int }
 
 // TakeOver reads the last events of the partition and rebuilds what is outstanding.
 func (o *Owner) TakeOver() (Taken, error) {
-	jobs := map[string]drive.LoadedJob{}
-	taken := Taken{}
-	err := o.c.Bus.Scan(o.ctx, o.c.Number, bus.Job, func(m bus.Stored) error {
-		j, err := decodeJob(m)
-		if err != nil {
-			return fmt.Errorf("job %s: %w", m.Entity.Name, err)
-		}
-		if j.Record.MinReader > resource.ReaderVersion {
-			return ErrNewer
-		}
-		jobs[j.Record.ID] = j
-		o.loop.AdoptJob(drive.JobKey{Project: m.Entity.Project, ID: j.Record.ID}, j)
-		return nil
-	})
-	if err != nil {
-		return taken, err
-	}
-	taken.Jobs = len(jobs)
-	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Resource, func(m bus.Stored) error {
-		r, err := decodeResource(m)
-		if err != nil {
-			return fmt.Errorf("resource %s/%s/%s: %w", m.Entity.Project, m.Entity.Kind, m.Entity.Name, err)
-		}
-		if r.State.MinReader > resource.ReaderVersion {
-			return ErrNewer
-		}
-		taken.Resources++
-		o.loop.Adopt(r.State, r.Seq, func(id string) (drive.LoadedJob, bool) { j, ok := jobs[id]; return j, ok })
-		return nil
-	})
+	taken, err := o.read(o.loop.Adopt)
 	if err != nil {
 		return taken, err
 	}
@@ -142,8 +121,77 @@ func (o *Owner) TakeOver() (Taken, error) {
 	if err != nil {
 		return taken, err
 	}
-	o.loop.Begin(o.c.Now())
+	now := o.c.Now()
+	o.lookAfter = lookFirst
+	o.lookAt = now.Add(o.lookAfter)
+	o.loop.Begin(now)
 	return taken, nil
+}
+
+type adopt func(s resource.State, seq uint64, jobs func(id string) (drive.LoadedJob, bool))
+
+// read tells the Loop of every entity that was written since the last read.
+func (o *Owner) read(each adopt) (Taken, error) {
+	jobs := map[string]drive.LoadedJob{}
+	taken, seen := Taken{}, map[bus.Family]uint64{}
+	err := o.c.Bus.Scan(o.ctx, o.c.Number, bus.Job, func(m bus.Stored) error {
+		j, err := decodeJob(m)
+		if err != nil {
+			return fmt.Errorf("job %s: %w", m.Entity.Name, err)
+		}
+		if j.Record.MinReader > resource.ReaderVersion {
+			return ErrNewer
+		}
+		jobs[j.Record.ID] = j
+		if m.Seq > o.seen[bus.Job] {
+			o.loop.AdoptJob(drive.JobKey{Project: m.Entity.Project, ID: j.Record.ID}, j)
+		}
+		seen[bus.Job] = m.Seq
+		return nil
+	})
+	if err != nil {
+		return taken, err
+	}
+	taken.Jobs = len(jobs)
+	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Resource, func(m bus.Stored) error {
+		taken.Resources++
+		if seen[bus.Resource] = m.Seq; m.Seq <= o.seen[bus.Resource] {
+			return nil
+		}
+		r, err := decodeResource(m)
+		if err != nil {
+			return fmt.Errorf("resource %s/%s/%s: %w", m.Entity.Project, m.Entity.Kind, m.Entity.Name, err)
+		}
+		if r.State.MinReader > resource.ReaderVersion {
+			return ErrNewer
+		}
+		each(r.State, r.Seq, func(id string) (drive.LoadedJob, bool) { j, ok := jobs[id]; return j, ok })
+		return nil
+	})
+	if err != nil {
+		return taken, err
+	}
+	o.seen = seen
+	return taken, nil
+}
+
+// look reads what was written since the last look. Owners overlap, and one may have written after another's takeover:
+// of that nobody tells. The longer nobody was met, the seldomer it looks.
+func (o *Owner) look() {
+	now := o.c.Now()
+	if o.port.met {
+		o.port.met = false
+		o.lookAfter, o.lookAt = lookFirst, now.Add(lookFirst)
+	}
+	if now.Before(o.lookAt) {
+		return
+	}
+	if _, err := o.read(o.loop.Learn); err != nil {
+		o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
+		return
+	}
+	o.lookAfter = min(2*o.lookAfter, lookMost)
+	o.lookAt = now.Add(o.lookAfter)
 }
 
 // Ready reports whether more results should be offered.
@@ -250,6 +298,7 @@ func (o *Owner) Overloaded(r bus.Request, reply Reply, reason string) {
 }
 
 func (o *Owner) sweep(reply Reply) {
+	o.look()
 	o.sweeps = map[bus.Phase]bool{}
 	report := o.loop.Sweep(o.c.Now(), o.drained)
 	o.sweeps = nil

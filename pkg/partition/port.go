@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,6 +34,7 @@ type port struct {
 	c   Config
 	ctx context.Context
 	out []outcome // oldest first
+	met bool      // another owner was first, somewhere
 }
 
 var _ drive.Port = (*port)(nil)
@@ -70,6 +72,7 @@ func (p *port) Append(r drive.Record, done func(uint64, error)) {
 		case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied):
 			err = errors.Join(drive.ErrRefused, err)
 		default:
+			p.met = p.met || errors.Is(err, bus.ErrLost)
 			p.c.Observer.Lost()
 			err = errors.Join(drive.ErrLost, err)
 		}
@@ -273,26 +276,37 @@ func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 		if err := p.c.Bus.Forget(ctx, p.resource(key), seq); err != nil {
 			return err
 		}
-		spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
-		last, err := p.c.Bus.Last(ctx, []bus.Entity{spec})
-		if err != nil || last[0].Seq == 0 {
+		if err := p.forgetSpecs(ctx, key, seq); err != nil {
+			return fmt.Errorf("specs: %v", err) //nolint:errorlint // a lost append here does not say that the resource lives
+		}
+		return nil
+	}, done)
+}
+
+func (p *port) forgetSpecs(ctx context.Context, key resource.Key, seq uint64) error {
+	spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
+	last, err := p.c.Bus.Last(ctx, []bus.Entity{p.resource(key), spec})
+	if err != nil {
+		return err
+	}
+	gone, s := last[0], last[1]
+	switch {
+	case s.Seq == 0 && gone.Seq != 0:
+		return errors.New("none is there, and the trace of their resource is: a follower is behind")
+	case s.Seq == 0, s.Seq > seq && !s.Deleted:
+		return nil // they are gone, or brought for the next resource of this name
+	}
+	at := s.Seq
+	if !s.Deleted {
+		a := bus.Append{Entity: spec, Expect: at} // it brings no version
+		if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: s.Version, At: s.Time}); err != nil {
 			return err
 		}
-		at := last[0].Seq
-		if at > seq {
-			return nil // it was brought for the next resource of this name
+		if at, err = p.c.Bus.Bury(a).Result(); err != nil {
+			return err
 		}
-		if !last[0].Deleted {
-			a := bus.Append{Entity: spec, Expect: at} // it brings no version
-			if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: last[0].Version, At: last[0].Time}); err != nil {
-				return err
-			}
-			if at, err = p.c.Bus.Bury(a).Result(); err != nil {
-				return err
-			}
-		}
-		return p.c.Bus.Forget(ctx, spec, at)
-	}, done)
+	}
+	return p.c.Bus.Forget(ctx, spec, at)
 }
 
 // ForgetJob implements drive.Port.
