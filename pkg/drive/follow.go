@@ -65,8 +65,8 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		j.record, j.seq, j.stale = known(loaded[0]), loaded[0].Seq, false
 	}
 	record, due := job.Derive(root, ref, j.record)
-	if !due {
-		return false
+	if !due || j.record == nil && ref.State.Final() && !l.now.Before(ref.EndedAt.Add(l.limits.JobRetention)) {
+		return false // or it was forgotten, though the resource remembers it
 	}
 	from := job.None
 	if j.record != nil {
@@ -157,6 +157,22 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		ln.jobs[s.Jobs[i].ID] = &jobLane{record: known(j), seq: j.Seq}
 	}
 	l.rest(ln)
+}
+
+// Learn is Adopt at any later time, for what the log has shown since: an owner whose time overlapped with this one's may
+// have written it, and nothing else tells this one. What this one knows better is left alone.
+func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
+	if ln := l.lanes[s.Key]; ln != nil {
+		if ln.busy || len(ln.queue) > 0 || ln.following() || ln.loaded && ln.seq >= seq {
+			return
+		}
+		ln.loaded = false
+	}
+	l.Adopt(s, seq, jobs)
+	if ln := l.lanes[s.Key]; ln != nil && ln.loaded {
+		l.follow(ln)
+		l.rest(ln)
+	}
 }
 
 // AdoptJob takes over one job record: when it has ended long enough ago it is forgotten.

@@ -63,6 +63,7 @@ type item struct {
 	tries    int
 	own      bool // made by the Loop itself: nothing to settle
 	specSent bool // the spec of an apply is in the log
+	read     bool // the state was read from the log for it
 }
 
 // poll is what the owner remembers of a Sleeping phase between events. Losing it costs a poll, no more.
@@ -115,6 +116,7 @@ func (l *Loop) Offer(inputs []Input) {
 			}
 			for i, ln := range missing {
 				l.set(ln, loaded[i].State, loaded[i].Seq)
+				ln.queue[0].read = true
 			}
 			l.repair(missing)
 		}
@@ -232,6 +234,7 @@ func (l *Loop) run(ln *lane) {
 				l.handBack(ln, errors.New("the log could not be read"))
 				return
 			}
+			ln.queue[0].read = true
 		}
 		it := ln.queue[0]
 		if it.tries++; it.tries > l.limits.StepsMax {
@@ -290,6 +293,10 @@ func (l *Loop) step(ln *lane, it *item) {
 	}
 	l.stats.Steps++
 	after, fx := resource.Step(ln.state, in, env)
+	if fx.Event == nil && !it.own && !it.read && dismissed(&in, &fx) {
+		ln.loaded = false
+		return // run reads the state, and it is stepped again
+	}
 	if len(fx.Notes) > 0 {
 		l.port.Note(ln.key, in, fx.Notes)
 		for _, n := range fx.Notes {
@@ -310,6 +317,17 @@ func (l *Loop) step(ln *lane, it *item) {
 		return
 	}
 	l.append(ln, it, after, fx)
+}
+
+// dismissed reports whether an input from outside is turned away. No append proves the state right on which that was
+// decided, and another owner may have changed it since it was read: a result that it would have awaited would be lost.
+func dismissed(in *resource.Input, fx *resource.Effects) bool {
+	if in.Kind == resource.OnCommand {
+		return fx.Reply != nil && fx.Reply.Refused != nil
+	}
+	return in.Kind == resource.OnResult && slices.ContainsFunc(fx.Notes, func(n resource.Note) bool {
+		return n.Code == resource.NoteFenced || n.Code == resource.NoteNothing
+	})
 }
 
 // undecided reports whether a step could not judge its input: it must come again.

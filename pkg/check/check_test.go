@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
-	"github.com/droverproject/drover/services/intake/internal/check"
 )
 
 const jsonType = "application/json"

@@ -29,7 +29,8 @@ const (
 
 // Catalog is shared by the partitions of one process. Safe for concurrent use.
 type Catalog struct {
-	bus         bus.Bus
+	bus         Bus
+	now         func() time.Time
 	constraints *constraint.Evaluator
 	blueprints  *lru.Cache[string, *blueprint.Blueprint] // by digest, project and kind
 	specs       *lru.Cache[specKey, []byte]
@@ -48,8 +49,15 @@ type presentEntry struct {
 	at     time.Time
 }
 
-// New returns an empty catalog.
-func New(b bus.Bus) (*Catalog, error) {
+// Bus is the part of the bus that is needed.
+type Bus interface {
+	Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error)
+	Version(ctx context.Context, e bus.Entity, version string) (bus.Stored, error)
+	Partitions() int
+}
+
+// New returns an empty catalog. now is the process's clock: it ages what is present. constraints may be shared.
+func New(b Bus, now func() time.Time, constraints *constraint.Evaluator) (*Catalog, error) {
 	blueprints, err := lru.New[string, *blueprint.Blueprint](blueprintsMax)
 	if err != nil {
 		return nil, err
@@ -59,7 +67,7 @@ func New(b bus.Bus) (*Catalog, error) {
 		return nil, err
 	}
 	return &Catalog{
-		bus: b, constraints: constraint.NewEvaluator(), blueprints: blueprints, specs: specs, present: map[bus.Entity]presentEntry{},
+		bus: b, now: now, constraints: constraints, blueprints: blueprints, specs: specs, present: map[bus.Entity]presentEntry{},
 	}, nil
 }
 
@@ -109,7 +117,7 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		c.mu.Lock()
 		entry, ok := c.present[e]
 		c.mu.Unlock()
-		if ok && time.Since(entry.at) < presentFor {
+		if ok && c.now().Sub(entry.at) < presentFor {
 			return entry.loaded, nil
 		}
 	}
@@ -139,7 +147,7 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		}
 	}
 	c.mu.Lock()
-	c.present[e] = presentEntry{loaded, time.Now()}
+	c.present[e] = presentEntry{loaded, c.now()}
 	c.mu.Unlock()
 	return loaded, nil
 }
