@@ -20,6 +20,14 @@ type jobLane struct {
 	stale  bool // to be loaded before it is decided on
 }
 
+// own are the jobs whose records follow from a resource. The record of one that was handed down is the root's.
+func own(s *resource.State) []job.Ref {
+	if s.Parent.Name == "" {
+		return s.Jobs
+	}
+	return slices.DeleteFunc(slices.Clone(s.Jobs), func(j job.Ref) bool { return j.Handed })
+}
+
 // following reports whether records are out.
 func (ln *lane) following() bool {
 	for _, j := range ln.jobs {
@@ -33,8 +41,7 @@ func (ln *lane) following() bool {
 // follow appends the records that the jobs of a committed state call for. It returns how many.
 func (l *Loop) follow(ln *lane) int {
 	n := 0
-	for i := range ln.state.Jobs {
-		ref := ln.state.Jobs[i]
+	for _, ref := range own(&ln.state) {
 		j := ln.jobs[ref.ID]
 		if j == nil {
 			j = &jobLane{stale: true}
@@ -100,8 +107,8 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 func (l *Loop) repair(lanes []*lane) {
 	var keys []JobKey
 	for _, ln := range lanes {
-		for i := range ln.state.Jobs {
-			keys = append(keys, JobKey{ln.key.Project, ln.state.Jobs[i].ID})
+		for _, ref := range own(&ln.state) {
+			keys = append(keys, JobKey{ln.key.Project, ref.ID})
 		}
 	}
 	if len(keys) == 0 {
@@ -115,9 +122,9 @@ func (l *Loop) repair(lanes []*lane) {
 		}
 		at := 0
 		for _, ln := range lanes {
-			for i := range ln.state.Jobs {
+			for _, ref := range own(&ln.state) {
 				if at >= start && at < end {
-					id := ln.state.Jobs[i].ID
+					id := ref.ID
 					if j := ln.jobs[id]; j == nil || !j.busy {
 						ln.jobs[id] = &jobLane{record: known(loaded[at-start]), seq: loaded[at-start].Seq}
 					}
@@ -137,13 +144,13 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	l.see(s.UpdatedAt)
 	l.track(s.Key, &s, seq)
 	behind := false
-	for i := range s.Jobs {
-		j, ok := jobs(s.Jobs[i].ID)
+	for _, ref := range own(&s) {
+		j, ok := jobs(ref.ID)
 		prior := known(j)
 		if !ok {
 			prior = nil
 		}
-		if _, due := job.Derive(s.Root(), s.Jobs[i], prior); due {
+		if _, due := job.Derive(s.Root(), ref, prior); due {
 			behind = true
 		}
 	}
@@ -152,9 +159,9 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	}
 	ln := l.lane(s.Key)
 	ln.state, ln.seq, ln.loaded = s, seq, true
-	for i := range s.Jobs {
-		j, _ := jobs(s.Jobs[i].ID)
-		ln.jobs[s.Jobs[i].ID] = &jobLane{record: known(j), seq: j.Seq}
+	for _, ref := range own(&s) {
+		j, _ := jobs(ref.ID)
+		ln.jobs[ref.ID] = &jobLane{record: known(j), seq: j.Seq}
 	}
 	l.rest(ln)
 }

@@ -15,17 +15,21 @@ import (
 
 // Loop drives the resources of one partition. It belongs to one goroutine.
 type Loop struct {
-	port   Port
-	limits Limits
-	now    time.Time // latest time that came in
-	lanes  map[resource.Key]*lane
-	idle   *list.List // lanes with nothing to do, oldest first
-	live   map[resource.Key]struct{}
-	due    dueTimes
-	gone   map[resource.Key]uint64 // buried, not yet forgotten: sequence
-	ended  endedJobs
-	out    int // appends without an answer
-	stats  Stats
+	port    Port
+	limits  Limits
+	now     time.Time // latest time that came in
+	lanes   map[resource.Key]*lane
+	idle    *list.List // lanes with nothing to do, oldest first
+	live    map[resource.Key]struct{}
+	due     dueTimes
+	gone    map[resource.Key]uint64 // buried, not yet forgotten: sequence
+	bury    burials
+	broods  map[resource.Key]*brood // children, by their parent
+	parents map[byName][]resource.Key
+	again   []resource.Key // to be continued at the next tick
+	ended   endedJobs
+	out     int // appends without an answer
+	stats   Stats
 }
 
 // Stats counts what a Loop did since it was made.
@@ -41,6 +45,7 @@ func New(port Port, limits Limits) *Loop {
 	return &Loop{
 		port: port, limits: limits.withDefaults(),
 		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
+		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
 	}
 }
 
@@ -61,9 +66,10 @@ type lane struct {
 type item struct {
 	Input
 	tries    int
-	own      bool // made by the Loop itself: nothing to settle
-	specSent bool // the spec of an apply is in the log
-	read     bool // the state was read from the log for it
+	own      bool                    // made by the Loop itself: nothing to settle
+	specSent bool                    // the spec of an apply is in the log
+	specs    map[resource.Key]string // specs of children that are in the log, by digest
+	read     bool                    // the state was read from the log for it
 }
 
 // poll is what the owner remembers of a Sleeping phase between events. Losing it costs a poll, no more.
@@ -116,6 +122,7 @@ func (l *Loop) Offer(inputs []Input) {
 			}
 			for i, ln := range missing {
 				l.set(ln, loaded[i].State, loaded[i].Seq)
+				l.noticed(&ln.state)
 				ln.queue[0].read = true
 			}
 			l.repair(missing)
@@ -129,6 +136,11 @@ func (l *Loop) Offer(inputs []Input) {
 // Tick tells the time: what is due is stepped.
 func (l *Loop) Tick(now time.Time) {
 	l.see(now)
+	again := l.again
+	l.again = nil
+	for _, key := range again {
+		l.tell(key, resource.Input{Kind: resource.OnContinue, At: l.now})
+	}
 	for {
 		key, ok := l.due.past(l.now)
 		if !ok {
@@ -192,6 +204,7 @@ func (l *Loop) loadAll(lanes []*lane) {
 	}
 	for i, ln := range lanes {
 		l.set(ln, loaded[i].State, loaded[i].Seq)
+		l.noticed(&ln.state)
 	}
 	l.repair(lanes)
 }
@@ -212,6 +225,7 @@ func (l *Loop) set(ln *lane, s resource.State, seq uint64) {
 
 // track keeps what must be known of a resource that is not in memory: whether it is live, due, or to be forgotten.
 func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
+	l.observe(key, s)
 	if s.Exists() && s.Job() != nil {
 		l.live[key] = struct{}{}
 	} else {
@@ -316,6 +330,10 @@ func (l *Loop) step(ln *lane, it *item) {
 		finish(it, fx)
 		return
 	}
+	if len(fx.Batch) > 0 {
+		l.batch(ln, it, after, fx)
+		return
+	}
 	l.append(ln, it, after, fx)
 }
 
@@ -356,18 +374,7 @@ func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effe
 			// with the deleted resource.
 			it.specSent = false
 		default:
-			l.stats.Events++
-			l.pop(ln)
-			l.set(ln, after, seq)
-			l.follow(ln)
-			l.act(ln, fx)
-			finish(it, fx)
-			if fx.More {
-				more := &item{Input: Input{Key: ln.key, Input: resource.Input{
-					Kind: resource.OnContinue, At: after.UpdatedAt, Traceparent: it.Input.Input.Traceparent,
-				}}, own: true}
-				ln.queue = append([]*item{more}, ln.queue...)
-			}
+			l.committed(ln, it, after, fx, seq)
 			if after.Gone {
 				l.forget(ln.key)
 			} else if it.specSent && after.Generation%SpecsKept == 0 {
@@ -422,6 +429,7 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
 		l.due.add(l.now.Add(l.limits.PollLease), ln.key)
 	}
+	l.tellChildren(ln, fx)
 }
 
 func (ln *lane) poll(phase string) *poll {
@@ -476,6 +484,15 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 			return env, err
 		}
 		env.Blueprint = present.Blueprint
+	case in.Kind == resource.OnParent && (in.Parent.Ask == resource.Adopt || in.Parent.Ask == resource.Trigger):
+		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
+		if err == nil && present.Blueprint == nil {
+			present, err = l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, true)
+		}
+		if err != nil {
+			return env, err
+		}
+		env.Blueprint = present.Blueprint
 	case s.Exists():
 		j := s.Job()
 		if j == nil {
@@ -489,6 +506,9 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 			return env, err
 		}
 		env.Blueprint = bp
+	}
+	if err := l.brood(ln, &env); err != nil {
+		return env, err
 	}
 	if !hasConstraint(env.Blueprint) || !s.Exists() {
 		return env, nil
@@ -587,6 +607,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 			l.rest(ln)
 			continue
 		}
+		l.askAgain(ln)
 		for _, ask := range sweep.Find(&ln.state, sweep.Observation{
 			At: now, Grace: sweepGrace, Drained: func(phase string) bool { return drained(ln.key.Kind, phase, ln.key) },
 		}) {
@@ -623,21 +644,64 @@ const (
 	sweepGrace   = 10 * time.Second // age before a hand-out may be called lost
 )
 
+// committed does what follows from an event that is in the log.
+func (l *Loop) committed(ln *lane, it *item, after resource.State, fx resource.Effects, seq uint64) {
+	l.stats.Events++
+	l.pop(ln)
+	l.set(ln, after, seq)
+	l.follow(ln)
+	l.act(ln, fx)
+	finish(it, fx)
+	if fx.More {
+		more := &item{Input: Input{Key: ln.key, Input: resource.Input{
+			Kind: resource.OnContinue, At: after.UpdatedAt, Traceparent: it.Input.Input.Traceparent,
+		}}, own: true}
+		ln.queue = append([]*item{more}, ln.queue...)
+	}
+	l.tellParent(&ln.state)
+}
+
+// burials are the resources whose traces are being removed, and those that wait for that: a tree of thousands goes at once.
+type burials struct {
+	waiting []resource.Key
+	under   map[resource.Key]struct{} // waiting or being removed
+	out     int
+}
+
+// forget removes the traces of a resource that is gone, when its turn comes.
 func (l *Loop) forget(key resource.Key) {
-	seq, ok := l.gone[key]
-	if !ok {
+	if _, ok := l.gone[key]; !ok {
 		return
 	}
-	l.out++
-	l.port.ForgetResource(key, seq, func(err error) {
-		l.out--
-		if err == nil && l.gone[key] == seq {
-			delete(l.gone, key)
+	if _, ok := l.bury.under[key]; ok {
+		return
+	}
+	l.bury.under[key] = struct{}{}
+	l.bury.waiting = append(l.bury.waiting, key)
+	l.buryNext()
+}
+
+func (l *Loop) buryNext() {
+	for l.bury.out < l.limits.Forgets && len(l.bury.waiting) > 0 {
+		key := l.bury.waiting[0]
+		l.bury.waiting = l.bury.waiting[1:]
+		seq, ok := l.gone[key]
+		if !ok {
+			delete(l.bury.under, key)
+			continue
 		}
-		if errors.Is(err, ErrLost) {
-			delete(l.gone, key) // it lives again
-		}
-	})
+		l.bury.out++
+		l.out++
+		l.port.ForgetResource(key, seq, func(err error) {
+			l.out--
+			l.bury.out--
+			delete(l.bury.under, key)
+			if err == nil && l.gone[key] == seq || errors.Is(err, ErrLost) { // lost: it lives again
+				delete(l.gone, key)
+			}
+			l.buryNext()
+		})
+	}
 }
 
 // known is the record of a loaded job, or nil.

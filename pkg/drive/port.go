@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
@@ -48,6 +49,8 @@ type Limits struct {
 	PollLease time.Duration
 	// JobRetention is how long a final job is kept. Default job.RetentionDefault.
 	JobRetention time.Duration
+	// Forgets is how many resources are forgotten at once. Default 64.
+	Forgets int
 	// StepsMax is how often one input is tried when appends are lost, before it is handed back. Default 20.
 	StepsMax int
 }
@@ -61,6 +64,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Appends, 512)
 	set(&l.CachedStates, 4096)
 	set(&l.StepsMax, 20)
+	set(&l.Forgets, 64)
 	if l.PollLease <= 0 {
 		l.PollLease = 35 * time.Second
 	}
@@ -136,6 +140,9 @@ type Port interface {
 	// Append sends a record. done is called exactly once, on the Loop's goroutine, after Append has returned, with the
 	// stored sequence, ErrLost or ErrRefused. Records reach the log in the order of the calls.
 	Append(r Record, done func(seq uint64, err error))
+	// AppendBatch stores all records or none. done is called as for Append, with the sequence of the last record; the
+	// others are stored right before it, in the order given.
+	AppendBatch(rs []Record, done func(seq uint64, err error))
 	// Load returns resources and jobs as the log holds them, in the order asked.
 	Load(keys []resource.Key, jobs []JobKey) ([]Loaded, []LoadedJob, error)
 	// Blueprint returns the blueprint of this digest (ErrNotFound). It is immutable, so the Port may cache it.
@@ -149,6 +156,11 @@ type Port interface {
 	SpecSeq(key resource.Key) (seq uint64, err error)
 	// TrimSpecs keeps the newest SpecsKept specs of a resource. It works in the background; what fails is done next time.
 	TrimSpecs(key resource.Key)
+	// Items are the children that a spec defines for a phase; an error names the field that is wrong. It is a function of
+	// its arguments alone.
+	Items(ph *blueprint.Phase, spec []byte) ([]children.Item, error)
+	// ChildUID is the uid of a child that is made under a job at a time: the same for the same arguments.
+	ChildUID(key resource.Key, jobID string, at time.Time) string
 	// When evaluates a constraint over a spec and a state.
 	When(expression string, spec []byte, s *resource.State) (bool, error)
 	// Poll hands a Sleeping phase out again, with the committed state s. key makes it safe to repeat.

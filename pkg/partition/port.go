@@ -12,8 +12,10 @@ import (
 	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
 )
 
@@ -21,6 +23,7 @@ const (
 	loadTimeout   = 3 * time.Second
 	forgetTimeout = 10 * time.Second
 	ensureTimeout = 5 * time.Second
+	batchTimeout  = 10 * time.Second // the server gives a batch up after that
 )
 
 // outcome is an append on its way: its answer is taken in the order of the sends.
@@ -78,6 +81,46 @@ func (p *port) Append(r drive.Record, done func(uint64, error)) {
 		}
 		done(seq, err)
 	}})
+}
+
+// AppendBatch implements drive.Port. A batch is answered beside the appends, and may overtake them.
+func (p *port) AppendBatch(rs []drive.Record, done func(uint64, error)) {
+	batch := make([]bus.Append, len(rs))
+	for i, r := range rs {
+		a, bury, err := p.encode(r)
+		if err == nil && bury {
+			err = errors.New("a batch buries nothing")
+		}
+		if err != nil {
+			p.c.Log.Error("a record could not be encoded", zap.Error(err))
+			p.c.Shell.Later(func() { done(0, errors.Join(drive.ErrRefused, err)) })
+			return
+		}
+		batch[i] = a
+	}
+	host.CrashPoint("orchestrator.before-batch")
+	p.c.Shell.Background(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, batchTimeout)
+		defer cancel()
+		seq, err := p.c.Bus.AppendBatch(ctx, batch)
+		p.c.Shell.Later(func() {
+			host.CrashPoint("orchestrator.after-batch")
+			switch {
+			case err == nil:
+				for i := range batch {
+					p.c.Observer.Appended(batch[i].Entity.Family)
+				}
+			case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied), errors.Is(err, bus.ErrBatch):
+				p.c.Log.Error("a batch was refused", zap.Error(err))
+				err = errors.Join(drive.ErrRefused, err)
+			default:
+				p.met = p.met || errors.Is(err, bus.ErrLost)
+				p.c.Observer.Lost()
+				err = errors.Join(drive.ErrLost, err)
+			}
+			done(seq, err)
+		})
+	})
 }
 
 func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
@@ -224,6 +267,16 @@ func (p *port) TrimSpecs(key resource.Key) {
 	})
 }
 
+// Items implements drive.Port.
+func (p *port) Items(ph *blueprint.Phase, spec []byte) ([]children.Item, error) {
+	return manifest.Items(ph, spec)
+}
+
+// ChildUID implements drive.Port.
+func (p *port) ChildUID(key resource.Key, jobID string, at time.Time) string {
+	return wire.UID(key, jobID, at)
+}
+
 // When implements drive.Port.
 func (p *port) When(expression string, spec []byte, s *resource.State) (bool, error) {
 	return p.c.Catalog.When(expression, spec, s)
@@ -254,6 +307,9 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
 	p.c.Shell.Background(func() {
 		for i := range bp.Phases {
+			if bp.Phases[i].Children != nil {
+				continue // there is never work of it
+			}
 			phase := bus.Phase{Project: bp.Project, Kind: bp.Kind, Phase: bp.Phases[i].Name}
 			for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 				ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)

@@ -130,6 +130,20 @@ func (x *step) applyChildren(p *PhaseRun, ph *blueprint.Phase, j *job.Ref) bool 
 	return true
 }
 
+// conflict fails the phase that was to make a child that belongs to another parent.
+func (x *step) conflict(reason string) {
+	x.cause = Cause{Kind: "conflict", Message: cut(reason)}
+	for i := range x.s.Phases {
+		if p := &x.s.Phases[i]; p.Children && p.Status == Running && !x.s.Children.Applied {
+			x.cause.Phase = p.Name
+			x.fail(p, reason)
+			x.advance()
+			return
+		}
+	}
+	x.note(NoteNothing, "no phase makes children")
+}
+
 type errItems int
 
 // Error says which limit was passed.

@@ -19,16 +19,18 @@ const (
 	OnLost                          // a sweep found that a hand-out is nowhere to be found
 	OnParent                        // the parent asks
 	OnChildren                      // a child has moved
+	OnConflict                      // a child that was to be made belongs to another parent
 )
 
 // Input is one thing that a resource is told. Time comes with it: At is when the server stored it.
 type Input struct {
-	Kind    InputKind
-	At      time.Time
-	Command *Command    // OnCommand
-	Result  *Result     // OnResult
-	Lost    *Fence      // OnLost
-	Parent  *FromParent // OnParent
+	Kind     InputKind
+	At       time.Time
+	Command  *Command    // OnCommand
+	Result   *Result     // OnResult
+	Lost     *Fence      // OnLost
+	Parent   *FromParent // OnParent
+	Conflict string      // OnConflict: which child, and whose it is
 	// Polling names the Sleeping phases whose poll is out right now, as the partition's owner knows. They count as
 	// in flight.
 	Polling     []string

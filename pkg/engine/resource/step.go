@@ -39,6 +39,8 @@ func Step(s State, in Input, env Env) (State, Effects) {
 	case in.Kind == OnChildren:
 		x.cause = Cause{Kind: "children"}
 		x.advance()
+	case in.Kind == OnConflict:
+		x.conflict(in.Conflict)
 	case in.Kind == OnLost && in.Lost != nil:
 		x.lost(*in.Lost)
 	default:
