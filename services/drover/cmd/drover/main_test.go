@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/bus/natsd"
 	"github.com/droverproject/drover/services/drover/internal/cli"
 	"github.com/droverproject/drover/services/drover/internal/up"
 )
@@ -92,4 +93,28 @@ func TestUpAndDown(t *testing.T) {
 	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
 	require.Equal(t, cli.ExitUnreachable, cli.Main(context.Background(), a, []string{"get", "-s", at.NATS}))
 	require.NotContains(t, errs.String(), "goroutine")
+}
+
+// TestDoctorOnlyLooks: on a server that holds none of Drover's streams it says so, and makes none.
+func TestDoctorOnlyLooks(t *testing.T) {
+	t.Parallel()
+	n, err := natsd.Start(natsd.Options{StoreDir: t.TempDir(), Port: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Shutdown()) })
+	for range 2 {
+		var out, errs bytes.Buffer
+		a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+		code := cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
+		require.Equal(t, cli.ExitError, code, errs.String())
+		require.Regexp(t, `streams +failed +not there: EVENTS, `, out.String(), errs.String())
+		require.Regexp(t, `jetstream +ok +API level \d+, 0 streams, `, out.String())
+		require.Regexp(t, `read drover_jobs +unknown +the bucket is not there`, out.String())
+		require.Contains(t, errs.String(), "`drover setup` makes what is missing")
+	}
+	var out, errs bytes.Buffer
+	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	require.Equal(t, cli.ExitOK, cli.Main(t.Context(), a, []string{"setup", "-s", n.ClientURL(), "--partitions", "4"}), errs.String())
+	a = &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
+	require.Regexp(t, `streams +ok `, out.String())
 }
