@@ -341,6 +341,8 @@ type Bus interface {
 	// Setup creates the streams, buckets and schedules, or checks what is there: each difference is one Drift. With
 	// repair it also changes what may be changed without loss.
 	Setup(ctx context.Context, repair bool) ([]Drift, error)
+	// Check reports what Setup would find, and what it would make (Drift.Missing). It changes nothing.
+	Check(ctx context.Context) ([]Drift, error)
 	// Healthy is nil while the server answers.
 	Healthy(ctx context.Context) error
 	// Close flushes and disconnects. Idempotent.
@@ -352,4 +354,6 @@ type Drift struct {
 	Stream, Setting, Want, Have string
 	// Repairable says whether Setup may change it.
 	Repairable bool
+	// Missing says that it is not there: the stream, where Setting is empty, or else that setting's schedule. Setup makes it.
+	Missing bool
 }
