@@ -70,7 +70,7 @@ test-modules-alone: ## Build and vet each module as if go.work did not exist
 
 .PHONY: sim
 sim: ## Simulate the whole house from fresh seeds for SIM_FOR (10m); a seed that fails is printed
-	@cd pkg && DROVER_SIM_FOR=$(SIM_FOR) $(GO) test ./sim -run TestFreshSeeds -count=1 -timeout=0 -v
+	@cd pkg && GOGC=400 DROVER_SIM_FOR=$(SIM_FOR) $(GO) test ./sim -run TestFreshSeeds -count=1 -timeout=0 -v
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME (10s)

@@ -32,7 +32,7 @@ func TestFixedSeeds(t *testing.T) {
 		t.Skip("another run was chosen")
 	}
 	var next atomic.Uint64
-	run(t, func() (uint64, bool) { n := next.Add(1); return n - 1, n <= 150 })
+	run(t, func() (uint64, bool) { n := next.Add(1); return n - 1, n <= 60 })
 }
 
 // TestFreshSeeds runs seeds that nobody has run before, or the one that is asked for.
@@ -46,7 +46,7 @@ func TestFreshSeeds(t *testing.T) {
 		}
 		return
 	}
-	first, seeds, until := rand.Uint64()>>16, uint64(100), time.Time{}
+	first, seeds, until := rand.Uint64()>>16, uint64(30), time.Time{}
 	if v := os.Getenv(seedsVariable); v != "" {
 		n, err := strconv.ParseUint(v, 10, 64)
 		require.NoError(t, err)
@@ -131,7 +131,7 @@ func tail(seed uint64) string {
 func TestTheSameSeedIsTheSameHistory(t *testing.T) {
 	t.Parallel()
 	hashes := map[uint64]bool{}
-	for seed := range uint64(12) {
+	for seed := range uint64(6) {
 		a := sim.Run(seed, nil)
 		var told bytes.Buffer
 		b := sim.Run(seed, &told) // whoever listens changes nothing
@@ -139,5 +139,5 @@ func TestTheSameSeedIsTheSameHistory(t *testing.T) {
 		require.NotEmpty(t, told.String())
 		hashes[a.Hash] = true
 	}
-	require.Len(t, hashes, 12, "different seeds are different histories")
+	require.Len(t, hashes, 6, "different seeds are different histories")
 }

@@ -113,7 +113,9 @@ func (w *World) until(end time.Time) {
 	for w.step(end) {
 		continue
 	}
-	w.now = end
+	if end.After(w.now) {
+		w.now = end
+	}
 }
 
 // Now implements memory.Clock: the server's time.
