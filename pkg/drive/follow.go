@@ -67,13 +67,14 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 	if j.stale {
 		_, loaded, err := l.port.Load(nil, []JobKey{{ln.key.Project, ref.ID}})
 		if err != nil {
+			l.behind[ln.key] = struct{}{}
 			return false // the sweep comes back to it
 		}
 		j.record, j.seq, j.stale = known(loaded[0]), loaded[0].Seq, false
 	}
 	record, due := job.Derive(root, ref, j.record)
-	if !due || j.record == nil && ref.State.Final() && !l.now.Before(ref.EndedAt.Add(l.limits.JobRetention)) {
-		return false // or it was forgotten, though the resource remembers it
+	if !due || l.forgotten(&ref, j) {
+		return false
 	}
 	from := job.None
 	if j.record != nil {
@@ -97,9 +98,44 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		if ln.loaded && !ln.busy {
 			l.follow(ln) // the state may have moved on meanwhile
 		}
-		l.rest(ln)
+		l.run(ln) // a step may wait for it
 	})
 	return true
+}
+
+// forgotten reports whether a job's record is gone because its retention is over, though its resource remembers it.
+func (l *Loop) forgotten(ref *job.Ref, j *jobLane) bool {
+	return j.record == nil && ref.State.Final() && !l.now.Before(ref.EndedAt.Add(l.limits.JobRetention))
+}
+
+// owes reports whether a step has to wait: a job that ended would be dropped from the state before its record has
+// followed. Nothing else remembers it, so a crash would lose it, and its request would be a new one.
+func (l *Loop) owes(ln *lane, after *resource.State) bool {
+	if !l.unrecorded(ln, after) {
+		return false
+	}
+	l.follow(ln)
+	if !l.unrecorded(ln, after) {
+		return false
+	}
+	if !ln.following() { // it could not be read: the sweep tries again, and with it what waits
+		l.behind[ln.key] = struct{}{}
+	}
+	return true
+}
+
+// unrecorded reports whether after drops a job that has no record of its end yet.
+func (l *Loop) unrecorded(ln *lane, after *resource.State) bool {
+	for _, ref := range own(&ln.state) {
+		if after.UID == ln.state.UID && after.JobByID(ref.ID) != nil {
+			continue
+		}
+		j := ln.jobs[ref.ID]
+		if j == nil || j.stale || !l.forgotten(&ref, j) && (j.record == nil || !j.record.State.Final()) {
+			return true
+		}
+	}
+	return false
 }
 
 // repair brings the records of just loaded resources up to their states, before anything is decided on them: a crash

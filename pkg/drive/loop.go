@@ -3,6 +3,7 @@ package drive
 import (
 	"container/list"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -28,7 +29,8 @@ type Loop struct {
 	parents map[byName][]resource.Key
 	again   []resource.Key // to be continued at the next tick
 	ended   endedJobs
-	out     int // appends without an answer
+	behind  map[resource.Key]struct{} // a job's record could not be brought up to its state
+	out     int                       // appends without an answer
 	stats   Stats
 }
 
@@ -46,6 +48,7 @@ func New(port Port, limits Limits) *Loop {
 		port: port, limits: limits.withDefaults(),
 		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
 		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
+		behind: map[resource.Key]struct{}{},
 	}
 }
 
@@ -260,7 +263,9 @@ func (l *Loop) run(ln *lane) {
 			l.applyBlueprint(ln, it)
 			continue
 		}
-		l.step(ln, it)
+		if !l.step(ln, it) {
+			break
+		}
 	}
 	l.rest(ln)
 }
@@ -286,30 +291,34 @@ func (l *Loop) giveBack(ln *lane, it *item, err error) {
 
 const ownAgain = time.Second // before a due time that could not be looked at is looked at again
 
-// step takes one step of one resource.
-func (l *Loop) step(ln *lane, it *item) {
+// step takes one step of one resource. It returns false where the step has to wait for the records of jobs.
+func (l *Loop) step(ln *lane, it *item) bool {
 	in := it.Input.Input
 	env, err := l.env(ln, &in)
 	if err != nil {
 		l.pop(ln)
 		it.back(err)
-		return
+		return true
 	}
 	if in.Kind == resource.OnCommand {
 		if err := l.prepare(ln, it, &in, env); err != nil {
 			l.pop(ln)
 			it.back(err)
-			return
+			return true
 		}
 		if ln.busy {
-			return // the spec goes first
+			return true // the spec goes first
 		}
 	}
 	l.stats.Steps++
 	after, fx := resource.Step(ln.state, in, env)
 	if fx.Event == nil && !it.own && !it.read && dismissed(&in, &fx) {
 		ln.loaded = false
-		return // run reads the state, and it is stepped again
+		return true // run reads the state, and it is stepped again
+	}
+	if fx.Event != nil && l.owes(ln, &after) {
+		it.tries--
+		return false
 	}
 	if len(fx.Notes) > 0 {
 		l.port.Note(ln.key, in, fx.Notes)
@@ -324,17 +333,18 @@ func (l *Loop) step(ln *lane, it *item) {
 		l.pop(ln)
 		if in.Kind == resource.OnResult && undecided(fx.Notes) {
 			it.back(errors.New("the blueprint that the job pinned, or a newer version of Drover, is needed to decide this"))
-			return
+			return true
 		}
 		l.act(ln, fx)
 		finish(it, fx)
-		return
+		return true
 	}
 	if len(fx.Batch) > 0 {
 		l.batch(ln, it, after, fx)
-		return
+		return true
 	}
 	l.append(ln, it, after, fx)
+	return true
 }
 
 // dismissed reports whether an input from outside is turned away. No append proves the state right on which that was
@@ -590,7 +600,10 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	report := SweepReport{Resources: len(l.live)}
 	var lanes []*lane
 	var missing []*lane
-	for _, key := range sortedKeys(l.live) {
+	swept := maps.Clone(l.live)
+	maps.Copy(swept, l.behind)
+	clear(l.behind)
+	for _, key := range sortedKeys(swept) {
 		ln := l.lane(key)
 		lanes = append(lanes, ln)
 		if !ln.loaded && !ln.busy {
@@ -604,7 +617,10 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	}
 	for _, ln := range lanes {
 		if !ln.loaded || ln.busy || len(ln.queue) > 0 {
-			l.rest(ln)
+			if _, is := l.live[ln.key]; !is {
+				l.behind[ln.key] = struct{}{}
+			}
+			l.run(ln)
 			continue
 		}
 		l.askAgain(ln)

@@ -29,7 +29,7 @@ import (
 const (
 	retryAfter = time.Second      // before a result that could not be applied comes again
 	lookFirst  = 30 * time.Second // after a takeover, and after another owner was met
-	lookMost   = time.Hour        // between two looks
+	lookMost   = 30 * time.Minute // between two looks: less than the time for which a tombstone is there
 )
 
 // ErrNewer says that a state was written by a newer Drover: this process leaves the partition alone (design.md section

@@ -33,6 +33,7 @@ type checker struct {
 	polled     map[resource.Fence]int
 	commands   []capturedCommand
 	refusals   map[string]bool // by request id
+	rubbish    int             // results that nobody can read
 	asking     int             // users who wait for an answer
 	events     int
 	resting    bool // nothing moves any more
@@ -340,7 +341,7 @@ func (d *settled) Ack() error {
 	}
 	r, err := wire.DecodeResult("", d.Body())
 	if err != nil {
-		d.w.violate("a result cannot be read: %v", err)
+		d.w.violate("a result that cannot be read was acknowledged: %v", err)
 	}
 	s := c.states[resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name}]
 	if p := s.Phase(r.Fence.Phase); p != nil && !d.w.faults.stale && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
@@ -444,6 +445,9 @@ func (c *checker) atRest() {
 		if c.jobs[cmd.job] == nil && !c.refusals[cmd.id] {
 			w.violate("the captured command %s has neither a job nor a refusal", cmd.id)
 		}
+	}
+	if aside := len(w.sys.Poison()); aside > c.rubbish || c.rubbish > 0 && aside == 0 {
+		w.violate("%d messages were set aside, of %d that nobody can read", aside, c.rubbish)
 	}
 	c.buckets()
 }

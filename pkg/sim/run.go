@@ -123,7 +123,9 @@ func (w *World) restart() {
 	w.check.resting = true
 	w.until(w.now.Add(2 * tombstoneTTL))
 	w.sweepUntilQuiet()
-	w.until(w.now.Add(job.RetentionDefault + time.Hour))
+	w.until(began.Add(job.RetentionDefault - 10*time.Minute)) // nothing is to be forgotten yet
+	w.sweepUntilQuiet()
+	w.until(w.now.Add(settleWithin + tombstoneTTL))
 	w.sweepUntilQuiet()
 	w.until(w.now.Add(2 * tombstoneTTL))
 	w.check.forgotten()

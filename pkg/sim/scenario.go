@@ -40,6 +40,7 @@ type scenario struct {
 	active       time.Duration
 	cachedStates int
 	partitions   int
+	applies      bool // users apply a lot
 	sent         []*command
 	requests     int
 }
@@ -55,6 +56,7 @@ type kind struct {
 
 func newScenario(w *World) *scenario {
 	s := &scenario{w: w, partitions: 1 + w.r.IntN(3), active: time.Minute + w.upTo(12*time.Minute)}
+	s.applies = w.percent(10)
 	s.cachedStates = []int{0, 1, 2}[w.r.IntN(3)]
 	names := []string{"a", "b", "c", "web-1.example.com", "e", "f"}[:2+w.r.IntN(5)]
 	for i := range 1 + w.r.IntN(2) {
@@ -216,15 +218,19 @@ func (s *scenario) trouble() {
 			w.after(w.upTo(2*mean), again)
 		}
 	}
-	victim := func() *process {
-		return pick(w, slices.DeleteFunc(slices.Clone(h.processes), func(p *process) bool { return p.service == users }))
+	strike := func(how func(*process)) func() {
+		return func() {
+			all := slices.DeleteFunc(slices.Clone(h.processes), func(p *process) bool { return p.service == users })
+			if len(all) > 0 {
+				how(pick(w, all))
+			}
+		}
 	}
-	often(w.faults.kills, 40*time.Second, func() {
-		p := victim()
+	often(w.faults.kills, 40*time.Second, strike(func(p *process) {
 		h.kill(p)
 		w.after(w.upTo(20*time.Second), func() { h.start(p.service) })
-	})
-	often(w.faults.pauses, 60*time.Second, func() { h.pause(victim(), w.upTo(12*time.Second)) })
+	}))
+	often(w.faults.pauses, 60*time.Second, strike(func(p *process) { h.pause(p, w.upTo(12*time.Second)) }))
 	often(w.faults.overlap, 60*time.Second, func() {
 		if of := h.of(orchestrator); len(of) > 0 {
 			p := pick(w, of)
@@ -274,7 +280,11 @@ func (s *scenario) command() *command {
 		}
 		return &command{check.Target{Key: key, Verb: verb}, s.id(), body}
 	}
-	switch n := w.r.IntN(100); {
+	n := w.r.IntN(100)
+	if s.applies {
+		n /= 2
+	}
+	switch {
 	case n < 24:
 		var labels map[string]string
 		if w.percent(30) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -100,6 +101,15 @@ func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 			_ = d.Progress()
 		}
 	}
+	if w.fault(w.faults.late, 1) { // rubbish is set aside, and holds nothing up
+		w.check.rubbish++
+		for w.server.PublishResult(k.p.ctx, work.ResultSubject, nil, []byte{0xff}) != nil {
+			if !w.pause(time.Second) {
+				return
+			}
+		}
+		w.poke = true
+	}
 	r := k.answer(&work)
 	if w.fault(w.faults.late, 5) {
 		w.after(w.upTo(3*time.Minute), func() { // somebody says it once more, whoever lives then
@@ -146,6 +156,9 @@ func (k *worker) answer(work *wire.Work) resource.Result {
 	}
 	if w.percent(20) {
 		r.Data = map[string]string{"d": pick(w, []string{"1", "2"})}
+	}
+	if w.r.IntN(400) == 0 {
+		r.Data = map[string]string{"d": `"` + strings.Repeat("x", resource.DataBytesMax) + `"`} // over the limit: it fails
 	}
 	return r
 }
