@@ -127,8 +127,9 @@ func (x *step) autoFlow(bp *blueprint.Blueprint, created bool) (blueprint.Flow, 
 	if created {
 		verbs = verbs[1:]
 	}
+	behind := x.s.Job() != nil && bp.Lifecycle.OnTargetChange != blueprint.Cancel // the job waits, or the change is refused
 	for _, verb := range verbs {
-		if verb == "" || x.mayNot(bp, verb) != "" {
+		if verb == "" || !behind && x.mayNot(bp, verb) != "" {
 			continue
 		}
 		f, _ := bp.Lifecycle.Flow(verb)

@@ -96,6 +96,10 @@ func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flo
 			p.State = f.Target
 			continue
 		}
+		if f.Undo && p.Status == Skipped && p.Attempt == 0 {
+			p.State = f.Target // it was never carried out, so there is nothing to undo
+			continue
+		}
 		if !x.move(p, Enter) {
 			return
 		}

@@ -131,6 +131,10 @@ func phaseReasons(s *State) []Reason {
 		r := Reason{Of: p.Name, Since: p.Since}
 		switch p.Status {
 		case Blocked:
+			if s.Separate && s.Job() != nil && nothingBegun(s) {
+				r.Code, r.Text = ToGoOn, "phase "+p.Name+" is wanted, and the orchestrator begins with those whose turn it is"
+				break
+			}
 			r.Code, r.Text = BlockedOn, "phase "+p.Name+" is blocked on "+blockers(s, p)
 		case Waiting:
 			switch {
@@ -176,6 +180,16 @@ func phaseReasons(s *State) []Reason {
 		reasons = append(reasons, r)
 	}
 	return reasons
+}
+
+// nothingBegun: all phases of the job are just wanted (Pending_Update), so none holds another back yet.
+func nothingBegun(s *State) bool {
+	for i := range s.Phases {
+		if p := &s.Phases[i]; p.JobID == s.Job().ID && p.Status != Blocked {
+			return false
+		}
+	}
+	return true
 }
 
 // blockers names the phases of the same state that are not done; the blueprint, which knows the dependencies, is not at
