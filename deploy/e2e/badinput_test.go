@@ -127,7 +127,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 	require.Equal(t, before, sequences(t, ctx, d.js), "a refused command must leave nothing behind")
-	_, err = d.js.PublishMsg(ctx, &nats.Msg{Subject: "drover.cmd.default.door.front.apply", Data: make([]byte, 600<<10)})
+	_, err = d.js.PublishMsg(ctx, &nats.Msg{Subject: "drover.cmd.default.door.front.apply", Data: make([]byte, 1000<<10)})
 	require.Error(t, err, "a command that is far too large is not captured at all")
 
 	// What is good behind what is bad, of the same resource and in the same stream, is carried out.

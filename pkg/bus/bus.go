@@ -20,7 +20,7 @@ const (
 	Partitions        = 64      // default number of partitions of a system
 	BodyBytesMax      = 1 << 20 // bytes of any message body
 	BatchMessagesMax  = 900     // messages of an atomic batch; the server's own limit is 1,000
-	CommandBytesMax   = 512 << 10
+	CommandBytesMax   = 960 << 10
 	LoadEntitiesMax   = 512 // entities of one Last
 	WorkDeliveriesMax = 10  // deliveries of work after which a worker must fail it
 )

@@ -75,6 +75,8 @@ type (
 		HTTP   json.RawMessage `json:"http" schema:"http" doc:"An HTTP request."`
 		Poll   json.RawMessage `json:"poll" schema:"poll" doc:"HTTP requests until the answer is as expected."`
 		Script json.RawMessage `json:"script" schema:"script" doc:"A process on the runner's machine."`
+
+		Children json.RawMessage `json:"children" schema:"children" doc:"The resource's children, which the orchestrator itself makes, runs and deletes."`
 	}
 )
 
@@ -253,13 +255,14 @@ func (c *checks) phase(field string, s *phaseSpec) blueprint.Phase {
 			c.fail(field+".when", "%s", err)
 		}
 	}
+	executor, own := c.executor(field+".executor", &s.Executor)
 	p := blueprint.Phase{
-		Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: s.When,
-		Provider: s.Provider, Executor: c.executor(field+".executor", &s.Executor), Timeout: s.Timeout,
+		Children: own, Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: s.When,
+		Provider: s.Provider, Executor: executor, Timeout: s.Timeout,
 		Interval: s.Interval, Lease: s.Lease, Retry: blueprint.Retry(s.Retry), Idempotent: s.Idempotent, AutoDeploy: s.AutoDeploy,
 	}
 	if s.Undo != nil {
-		undo := c.executor(field+".undo", s.Undo)
+		undo, _ := c.executor(field+".undo", s.Undo)
 		p.Undo = &undo
 		c.sameConsumer(field+".undo", p.Executor.Kind, undo.Kind)
 	}
@@ -274,6 +277,8 @@ const kindPlugin = "plugin"
 func (c *checks) sameConsumer(field, executor, undo string) {
 	switch {
 	case executor == "" || undo == "": // refused already
+	case (executor == blueprint.ExecutorChildren) != (undo == blueprint.ExecutorChildren):
+		c.fail(strictjson.Field(field, undo), "does not fit the phase's executor, %s: what was done with children is undone with children", executor)
 	case executor == kindPlugin && undo != kindPlugin:
 		c.fail(strictjson.Field(field, undo), "is not plugin, as the phase's executor is: one worker serves a phase, and undoes it too")
 	case executor != kindPlugin && undo == kindPlugin:
@@ -281,22 +286,21 @@ func (c *checks) sameConsumer(field, executor, undo string) {
 	}
 }
 
-func (c *checks) executor(field string, s *executorSpec) blueprint.Executor {
-	var e blueprint.Executor
+func (c *checks) executor(field string, s *executorSpec) (e blueprint.Executor, own *blueprint.Children) {
 	var config json.RawMessage
 	given := 0
 	for _, k := range []struct {
 		kind   string
 		config json.RawMessage
-	}{{kindPlugin, s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}} {
+	}{{kindPlugin, s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}, {blueprint.ExecutorChildren, s.Children}} {
 		if k.config != nil {
 			e.Kind, config = k.kind, k.config
 			given++
 		}
 	}
 	if given != 1 {
-		c.fail(field, "is to be exactly one of plugin, http, poll, script; %d are given", given)
-		return e
+		c.fail(field, "is to be exactly one of plugin, http, poll, script, children; %d are given", given)
+		return e, nil
 	}
 	path := strictjson.Field(field, e.Kind)
 	switch e.Kind {
@@ -314,11 +318,15 @@ func (c *checks) executor(field string, s *executorSpec) blueprint.Executor {
 		if s := (Script{}); c.read(path, config, &s) {
 			s.check(c, path)
 		}
+	case blueprint.ExecutorChildren:
+		if s := (Children{}); c.read(path, config, &s) {
+			own = s.blueprint(c, path)
+		}
 	}
 	canonical, _, err := Canonical(config)
 	if err != nil {
 		c.fail(path, "%s", err)
 	}
 	e.Config = string(canonical)
-	return e
+	return e, own
 }

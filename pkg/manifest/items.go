@@ -14,6 +14,26 @@ import (
 // ItemsField is the field of a spec that defines children, unless the phase names another.
 const ItemsField = "items"
 
+// Children is a phase that the orchestrator carries out itself, on the resource's children.
+type Children struct {
+	Do    string `json:"do" enum:"apply,run,mark,delete" doc:"Which part: apply (make and update them), run (give them the job, and wait), mark (for deletion), delete (and wait). Default: apply, then run; in a flow that undoes, mark, then delete."`
+	Items string `json:"items" doc:"Field of the spec that lists the children. Default: items."`
+	Kind  string `json:"kind" doc:"Kind of the children that do not name their own."`
+	Verb  string `json:"verb" doc:"Verb of the flow that the children walk. Default: that of their lifecycle for a creation or a change."`
+}
+
+func (s *Children) blueprint(c *checks, path string) *blueprint.Children {
+	if s.Kind != "" {
+		if reason := CheckName(s.Kind); reason != "" {
+			c.fail(path+".kind", "%s", reason)
+		}
+	}
+	if len(s.Items) > blueprint.NameBytesMax || len(s.Verb) > blueprint.VerbBytesMax {
+		c.fail(path, "has a name that is too long")
+	}
+	return &blueprint.Children{Do: blueprint.Do(s.Do), Items: s.Items, Kind: s.Kind, Verb: s.Verb}
+}
+
 // itemSpec is one child as a parent's spec defines it.
 type itemSpec struct {
 	Name         string            `json:"name" need:"true" doc:"Name within the parent; the child is called <parent>/<name>."`

@@ -279,8 +279,8 @@ func TestBlueprintRefuses(t *testing.T) {
 		`{"lifecycle": "service", "states": ["A"]}`:                                                                    "spec.states: is for the preset node: the preset service has its own paths",
 		`{"lifecycle": "execution", "paths": {"Terminated": ["A"]}}`:                                                   "spec.paths: is for the preset node: the preset execution has its own paths",
 		inService(`"states": ["Ordered"]`):                                                                             "spec.phases[0].states: is not for this lifecycle",
-		inService(`"undo": {}`):                                                                                        "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script; 0 are given",
-		inService(`"undo": {"plugin": {}, "script": {}}`):                                                              "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script; 2 are given",
+		inService(`"undo": {}`):                                                                                        "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script, children; 0 are given",
+		inService(`"undo": {"plugin": {}, "script": {}}`):                                                              "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script, children; 2 are given",
 		inService(`"undo": {"plugin": {}}`):                                                                            "spec.phases[0].undo.plugin: is plugin, and the phase's executor is script",
 		inService(`"undo": {"script": {"command": []}}`):                                                               "spec.phases[0].undo.script.command: is missing",
 		inService(`"decom": {"http": {"url": "x"}}`):                                                                   "spec.phases[0].undo.http.url: is not a URL",
@@ -314,10 +314,9 @@ func TestBlueprintRefuses(t *testing.T) {
 		phase(`"executor": {"plugin": {}}, "when": "resource.nme == ''"`):                                              "spec.phases[0].when: does not compile: undefined field 'nme' (line 1, column 9)",
 		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1.5}`):                                                "spec.phases[0].retry.attempts: must be a whole number",
 		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1001}`):                                               "spec.phases[0].retry.attempts: is not 0 to 1000",
-		phase(`"text": "no executor"`):                                                                                 "spec.phases[0].executor: is to be exactly one of plugin, http, poll, script; 0 are given",
-		executor(`{"plugin": {}, "http": {}}`):                                                                         "exactly one of plugin, http, poll, script; 2 are given",
+		phase(`"text": "no executor"`):                                                                                 "spec.phases[0].executor: is to be exactly one of plugin, http, poll, script, children; 0 are given",
+		executor(`{"plugin": {}, "http": {}}`):                                                                         "exactly one of plugin, http, poll, script, children; 2 are given",
 		executor(`{"plugin": {"queue": 1}}`):                                                                           "spec.phases[0].executor.plugin.queue: no field of this name",
-		executor(`{"children": {}}`):                                                                                   "spec.phases[0].executor.children: no field of this name",
 		executor(`{"http": {}}`):                                                                                       "spec.phases[0].executor.http.url: is missing",
 		executor(`{"http": {"url": "ftp://h"}}`):                                                                       "spec.phases[0].executor.http.url: is not a URL of http or https",
 		executor(`{"http": {"url": "http://"}}`):                                                                       "executor.http.url: is not a URL",
@@ -352,7 +351,7 @@ func TestBlueprintRefuses(t *testing.T) {
 	_, wrong := Blueprint("p", "Blueprint", []byte(full))
 	require.Equal(t, "metadata.name", wrong[0].Field)
 	_, wrong = Blueprint("p", "k", []byte(`{"a": "`+strings.Repeat("x", resource.SpecBytesMax)+`"}`))
-	require.Equal(t, []resource.Violation{{Field: "spec", Reason: "is larger than 262144 bytes"}}, wrong)
+	require.Equal(t, []resource.Violation{{Field: "spec", Reason: "is larger than 786432 bytes"}}, wrong)
 	many := `{"lifecycle": "node", "phases": [` + strings.Repeat(`{},`, 1000) + `{}]}`
 	_, wrong = Blueprint("p", "k", []byte(many))
 	require.Equal(t, []resource.Violation{{Field: "spec.phases", Reason: "has more than 128 phases"}}, wrong)
@@ -461,7 +460,7 @@ func TestCheck(t *testing.T) {
 		},
 		`metadata.labels[""]: its name is missing`:                      func(m *wire.Manifest) { m.Labels[""] = "x" },
 		`metadata.labels.x: is not printable text of at most 253 bytes`: func(m *wire.Manifest) { m.Labels["x"] = "a\nb" },
-		"spec: is larger than 262144 bytes":                             func(m *wire.Manifest) { m.Spec = make([]byte, resource.SpecBytesMax+1) },
+		"spec: is larger than 786432 bytes":                             func(m *wire.Manifest) { m.Spec = make([]byte, resource.SpecBytesMax+1) },
 	} {
 		m := valid()
 		change(&m)

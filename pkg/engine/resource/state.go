@@ -17,7 +17,7 @@ const ReaderVersion uint32 = 1
 // Limits of one resource.
 const (
 	LabelsMax          = 64        // labels per resource
-	SpecBytesMax       = 256 << 10 // bytes of a spec's JSON
+	SpecBytesMax       = 768 << 10 // bytes of a spec's JSON
 	AttributesBytesMax = 32 << 10  // bytes of all attribute names and values together
 	DataBytesMax       = 16 << 10  // bytes of one phase's data
 	OutputsBytesMax    = 16 << 10  // bytes of one phase's outputs

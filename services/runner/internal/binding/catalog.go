@@ -30,7 +30,7 @@ const (
 func Kinds() []string { return []string{Script, HTTP, Poll} }
 
 const (
-	blueprintsMax    = 256 // blueprints in memory, each at most 256 KiB as text
+	blueprintsMax    = 256 // blueprints in memory, each at most 768 KiB as text
 	blueprintTries   = 5   // a follower may be behind for a moment
 	blueprintPause   = 50 * time.Millisecond
 	blueprintTimeout = 5 * time.Second

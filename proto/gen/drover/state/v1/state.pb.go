@@ -1148,7 +1148,7 @@ type Spec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of json (hex, 32 characters).
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The spec as compact JSON with sorted keys, at most 256 KiB.
+	// The spec as compact JSON with sorted keys, at most 768 KiB.
 	Json          string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1203,7 +1203,7 @@ type Blueprint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of json (hex, 32 characters).
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The manifest's spec as compact JSON with sorted keys, at most 256 KiB.
+	// The manifest's spec as compact JSON with sorted keys, at most 768 KiB.
 	Json string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	// Counts changes of this kind's blueprint, from 1.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
