@@ -127,9 +127,8 @@ func (x *step) autoFlow(bp *blueprint.Blueprint, created bool) (blueprint.Flow, 
 	if created {
 		verbs = verbs[1:]
 	}
-	behind := x.s.Job() != nil && bp.Lifecycle.OnTargetChange != blueprint.Cancel // the job waits, or the change is refused
 	for _, verb := range verbs {
-		if verb == "" || !behind && x.mayNot(bp, verb) != "" {
+		if verb == "" || !x.behind(bp) && x.mayNot(bp, verb) != "" {
 			continue
 		}
 		f, _ := bp.Lifecycle.Flow(verb)
@@ -182,7 +181,11 @@ func (x *step) remove(c Command) {
 		x.newJob(c, job.Succeeded, x.s.State, "")
 		return
 	}
-	if reason := x.mayNot(bp, f.Verb); reason != "" && (f.Undo || bp.Lifecycle.Walk == blueprint.Each) {
+	reason := x.mayNot(bp, f.Verb)
+	if x.behind(bp) {
+		reason = notUndoable(bp, &f) // all else is judged when its turn comes; this never changes
+	}
+	if reason != "" && (f.Undo || bp.Lifecycle.Walk == blueprint.Each) {
 		x.refuse(Conflict, reason, nil)
 		return
 	}
@@ -219,7 +222,6 @@ func (x *step) flow(c Command) {
 	f, ok := bp.Lifecycle.Flow(c.Verb)
 	deletion, walks := bp.Lifecycle.Flow(bp.Lifecycle.Delete)
 	marked := !x.s.DeletedAt.IsZero()
-	behind := x.s.Job() != nil && bp.Lifecycle.OnTargetChange != blueprint.Cancel // judged when its turn comes, or refused
 	switch {
 	case !ok:
 		x.refuse(Invalid, "kind "+c.Key.Kind+" has no verb "+c.Verb, []Violation{{"verb", "not one of " + strings.Join(verbs(bp), ", ")}})
@@ -231,11 +233,17 @@ func (x *step) flow(c Command) {
 		x.refuse(Conflict, "the resource is being deleted", nil)
 		return
 	}
-	if reason := x.mayNot(bp, c.Verb); reason != "" && !behind {
+	if reason := x.mayNot(bp, c.Verb); reason != "" && !x.behind(bp) {
 		x.refuse(Conflict, reason, nil)
 		return
 	}
 	x.start(c, f)
+}
+
+// behind reports whether a flow that is asked for now is judged when its turn comes (policy wait), or is refused anyway
+// (reject), so that where the running job has come to does not matter.
+func (x *step) behind(bp *blueprint.Blueprint) bool {
+	return x.s.Job() != nil && bp.Lifecycle.OnTargetChange != blueprint.Cancel
 }
 
 func verbs(bp *blueprint.Blueprint) []string {
@@ -317,7 +325,7 @@ func (x *step) runsKnownTo(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
 // to a state of its own, the flow begins again at its beginning (seed 001: "the execution phase is changed to Init").
 func (x *step) retry(c Command) {
 	bp := x.env.Blueprint
-	running, last := x.s.Job(), x.s.FlowJob()
+	running, last := x.s.Job(), x.toRetry()
 	if bp == nil || last == nil || x.s.Target == "" {
 		x.refuse(Conflict, "nothing was started yet, so there is nothing to retry", nil)
 		return
@@ -332,11 +340,15 @@ func (x *step) retry(c Command) {
 		x.refuse(Conflict, "the kind's blueprint no longer has a flow to "+x.s.Target, nil)
 		return
 	}
-	if running != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait {
+	switch waits := running != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait; {
+	case waits && all && bp.Lifecycle.Rerun != blueprint.RerunAll: // a job that waits remembers its flow, and no scope
+		x.refuse(Conflict, "job "+running.ID+" is running; retry all when it has ended", nil)
+		return
+	case waits:
 		x.queue(c, f)
 		return
 	}
-	if reason := x.mayNotRetry(bp, &f, all); reason != "" {
+	if reason := x.mayNotRetry(bp, last, &f, all); reason != "" {
 		x.refuse(Conflict, reason, nil)
 		return
 	}
@@ -351,6 +363,17 @@ func (x *step) retry(c Command) {
 	x.advance()
 }
 
+// toRetry is the last flow; one that waited in vain behind another, and never began, has left nothing to retry.
+func (x *step) toRetry() *job.Ref {
+	last, bp := x.s.FlowJob(), x.env.Blueprint
+	if last != nil && last.State.Final() && last.StartedAt.IsZero() && bp != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait {
+		if begun := x.begunBefore(last); begun != nil {
+			return begun
+		}
+	}
+	return last
+}
+
 // flowAgain is the flow that a retry of the last one walks.
 func (x *step) flowAgain(bp *blueprint.Blueprint, last *job.Ref) (blueprint.Flow, bool) {
 	probe := job.Ref{Verb: last.Walks(), Target: x.s.Target}
@@ -359,8 +382,8 @@ func (x *step) flowAgain(bp *blueprint.Blueprint, last *job.Ref) (blueprint.Flow
 }
 
 // mayNotRetry says why there is nothing to retry now; empty: there is.
-func (x *step) mayNotRetry(bp *blueprint.Blueprint, f *blueprint.Flow, all bool) string {
-	running, last := x.s.Job(), x.s.FlowJob()
+func (x *step) mayNotRetry(bp *blueprint.Blueprint, last *job.Ref, f *blueprint.Flow, all bool) string {
+	running := x.s.Job()
 	stopped := func(p *PhaseRun) bool { return (p.Status == Failed || p.Status == Canceled) && x.concerns(p, last) }
 	switch {
 	case running != nil && (running.Canceling || running.State == job.Pending):

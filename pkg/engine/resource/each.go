@@ -31,30 +31,35 @@ func (x *step) mayNot(bp *blueprint.Blueprint, verb string) string {
 		return "verb " + verb + " may start from " + strings.Join(lc.From(verb), ", ") + "; the resource is in state " + quote(x.s.State)
 	}
 	for i := range bp.Phases {
-		ph := &bp.Phases[i]
-		if !slices.ContainsFunc(f.Path, func(state string) bool { return bp.Has(ph, state) }) {
-			continue
-		}
-		switch {
-		case f.Idempotent && !ph.Idempotent:
+		if ph := &bp.Phases[i]; f.Idempotent && !ph.Idempotent && onTheWay(bp, ph, &f) {
 			return "phase " + ph.Name + " is not idempotent, and verb " + verb + " from " + quote(x.s.State) + " needs that"
-		case f.Undo && ph.Undo == nil:
+		}
+	}
+	return notUndoable(bp, &f)
+}
+
+func onTheWay(bp *blueprint.Blueprint, ph *blueprint.Phase, f *blueprint.Flow) bool {
+	return bp.Lifecycle.Walk == blueprint.Each || slices.ContainsFunc(f.Path, func(state string) bool { return bp.Has(ph, state) })
+}
+
+// notUndoable says why a flow that undoes never can; empty: it can, or undoes nothing. It needs every phase to support it
+// (seed 000, "isDecommissionable": "a Partial Decom is currently not supported").
+func notUndoable(bp *blueprint.Blueprint, f *blueprint.Flow) string {
+	for i := range bp.Phases {
+		if ph := &bp.Phases[i]; f.Undo && ph.Undo == nil && onTheWay(bp, ph, f) {
 			return "phase " + ph.Name + " cannot be undone: it has no undo executor"
 		}
 	}
 	return ""
 }
 
-// mayNotEach: a verb that undoes needs every phase to support it (seed 000, "isDecommissionable": "a Partial Decom is
-// currently not supported"); out of Error leads only what is idempotent ("only when idempotent").
+// mayNotEach: out of Error leads only what is idempotent (seed 000: "only when idempotent").
 func (x *step) mayNotEach(bp *blueprint.Blueprint, verb string) string {
 	lc := &bp.Lifecycle
 	concerned := false
-	if f, ok := lc.Flow(verb); ok && f.Undo {
-		for i := range bp.Phases {
-			if bp.Phases[i].Undo == nil {
-				return "phase " + bp.Phases[i].Name + " cannot be undone: it has no undo executor"
-			}
+	if f, ok := lc.Flow(verb); ok {
+		if reason := notUndoable(bp, &f); reason != "" {
+			return reason
 		}
 	}
 	var at []string
@@ -79,7 +84,7 @@ func (x *step) mayNotEach(bp *blueprint.Blueprint, verb string) string {
 func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flow) {
 	lc := &bp.Lifecycle
 	was := x.s.WasDeployed
-	told := false
+	told, concerned := false, false
 	for i := range bp.Phases {
 		name := bp.Phases[i].Name
 		state := stateOf(lc, &x.s, name)
@@ -87,6 +92,17 @@ func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flo
 		if !ok {
 			continue
 		}
+		if p := x.s.Phase(name); j.Verb == VerbRetry && !x.all && (p == nil || p.Status != Failed && p.Status != Canceled) {
+			continue // it did its part
+		}
+		if p := x.s.Phase(name); f.Undo && p != nil && p.Status == Skipped && p.Attempt == 0 {
+			p.State, concerned = f.Target, true // it was never carried out, so there is nothing to undo
+			continue
+		}
+		// One flag for all of them (seed 000): a service that was deployed in any of its phases was deployed.
+		x.s.WasDeployed = was
+		x.tellOfThePast(&f)
+		told, concerned = told || x.s.WasDeployed, true
 		p := x.phase(bp, name)
 		if len(f.Path) == 0 {
 			if p.Status == NoStatus {
@@ -94,10 +110,6 @@ func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flo
 				x.move(p, Skip)
 			}
 			p.State = f.Target
-			continue
-		}
-		if f.Undo && p.Status == Skipped && p.Attempt == 0 {
-			p.State = f.Target // it was never carried out, so there is nothing to undo
 			continue
 		}
 		if !x.move(p, Enter) {
@@ -108,12 +120,8 @@ func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flo
 		if n := len(f.Path); n > 1 {
 			p.State = f.Path[n-2]
 		}
-		// One flag for all of them (seed 000): a service that was deployed in any of its phases was deployed.
-		x.s.WasDeployed = was
-		x.tellOfThePast(&f)
-		told = told || x.s.WasDeployed
 	}
-	x.s.WasDeployed = told
+	x.s.WasDeployed = told || was && !concerned
 }
 
 // settle moves what ended in this step where its flow leads, and computes the resource's state.
@@ -136,8 +144,8 @@ func (x *step) settle() {
 		case Failed:
 			p.State = f.Failure
 		case Canceled:
-			if was != nil && (was.InFlight || was.Status == Running || was.Status == Sleeping || was.Status == Canceling) {
-				p.State = f.Failure // it had begun: nobody knows how far it came
+			if n := len(f.Path); n > 0 && p.State == f.Path[n-1] {
+				p.State = f.Failure // it had begun, if only once: nobody knows how far it came
 			}
 		case NoStatus, Blocked, Waiting, Running, Sleeping, Canceling, Gated:
 		}

@@ -78,7 +78,6 @@ func (x *step) finish() (State, Effects) {
 		}
 		return x.before, fx
 	}
-	x.succeededOnce()
 	x.brood()
 	if x.s.Separate {
 		x.settle()
@@ -106,13 +105,13 @@ func (x *step) finish() (State, Effects) {
 }
 
 // trimJobs forgets the jobs that ended first, over FinishedJobsMax; never one that ended in this step, whose record must
-// still follow from this state, nor the last flow, which a retry takes up again, nor the one that a pending flow may go on
-// from.
+// still follow from this state, nor the last flow, which a retry takes up again, nor, where that one has not begun, the
+// one before it, whose phases these are: the next flow may go on from it.
 func (x *step) trimJobs() {
 	flow, from := "", ""
 	if j := x.s.FlowJob(); j != nil {
 		flow = j.ID
-		if b := x.begunBefore(j); b != nil && j.State == job.Pending {
+		if b := x.begunBefore(j); b != nil && j.StartedAt.IsZero() {
 			from = b.ID
 		}
 	}
@@ -148,6 +147,9 @@ func (x *step) move(p *PhaseRun, event PhaseEvent) bool {
 		p.Since = x.at
 	}
 	p.Status = to
+	// Kept for good, and at once: the next job may begin in this very step (seed 000: "one Transaction with success=True
+	// or state DE,UP,PU,RE"; a decom is a Transaction too).
+	x.s.SucceededOnce = x.s.SucceededOnce || to == Completed || to == Undone
 	x.dirty = true
 	return true
 }
@@ -180,16 +182,6 @@ func cut(message string) string {
 	return strings.ToValidUTF8(message[:MessageBytesMax-3], "") + "..."
 }
 
-// succeededOnce keeps for good that a phase succeeded.
-func (x *step) succeededOnce() {
-	for i := range x.s.Phases {
-		p := &x.s.Phases[i]
-		if was := x.before.Phase(p.Name); p.Status == Completed && (was == nil || was.Status != Completed) {
-			x.s.SucceededOnce = true
-		}
-	}
-}
-
 // advance drives the job as far as one event may show: at most one change of the lifecycle state and one hand-out.
 func (x *step) advance() {
 	j := x.s.Job()
@@ -220,7 +212,7 @@ func (x *step) advance() {
 		return
 	}
 	f := flowOf(bp, &x.s, j)
-	if begun && x.s.Separate && len(f.Path) > 1 {
+	if begun && x.s.Separate && len(f.Path) > 1 && !x.allDone(bp, j) {
 		x.fx.More = true // what is wanted is an event of its own (Pending_Update), before it is carried out
 		return
 	}
@@ -326,11 +318,11 @@ func (x *step) begin(bp *blueprint.Blueprint, j *job.Ref) bool {
 	x.s.Phases = slices.DeleteFunc(x.s.Phases, func(p PhaseRun) bool {
 		return bp.Phase(p.Name) == nil && !p.Status.Active()
 	})
-	x.tellOfThePast(&f)
 	if x.s.Separate = bp.Lifecycle.Walk == blueprint.Each; x.s.Separate {
 		x.beginEach(bp, j, &f)
 		return true
 	}
+	x.tellOfThePast(&f)
 	x.beginTogether(bp, j, &f)
 	return true
 }
@@ -390,8 +382,8 @@ func (x *step) begunBefore(j *job.Ref) *job.Ref {
 	return nil
 }
 
-// holdBack keeps what was never handed out because of policy drain for the next job: as a new attempt, so that no
-// deadline runs meanwhile. Its data stays: it did not fail.
+// holdBack keeps what is not handed out because of policy drain for the next job: as a new attempt, so that no deadline
+// runs meanwhile. Its data stays: it did not fail.
 func (x *step) holdBack() {
 	for i := range x.s.Phases {
 		if p := &x.s.Phases[i]; p.Status == Waiting && !p.InFlight {
@@ -599,6 +591,7 @@ func (x *step) failure() string {
 // handOut dispatches the first phase that waits, in the blueprint's order: one hand-out an event (design.md section 4).
 func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 	if bp.Lifecycle.OnFailure == blueprint.Drain && x.anyFailed(j) {
+		x.holdBack()
 		return
 	}
 	for i := range bp.Phases {
