@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -310,6 +311,12 @@ func (c *checker) replying(s *stint, r bus.Request, reply partition.Reply) parti
 			}
 			if c.jobs[id] == nil && kind != drive.BlueprintKind {
 				c.w.violate("%s accepts job %s, which the log does not hold", s.p.name, id)
+			}
+		}
+		if r := decoded.Refused; r != nil && r.Code != resource.Overloaded && !strings.Contains(r.Message, "was used before") {
+			seen, f := c.jobs[id], &c.w.faults
+			if seen != nil && !seen.buried && !f.stale && !f.overlap && !f.pauses { // else another owner may have been faster
+				c.w.violate("%s refuses a request that made job %s: %s", s.p.name, id, r.Message)
 			}
 		}
 		reply(header, body)
