@@ -85,7 +85,7 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		j.busy = false
 		switch {
 		case errors.Is(err, ErrRefused):
-			return
+			j.record = &record // the store will never take it; nothing is to wait for it
 		case err != nil:
 			j.stale = true
 			l.followOne(ln, j, ref, root, at)

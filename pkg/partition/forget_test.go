@@ -74,12 +74,18 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, link: &link{Conn: memory.New(memory.Options{Partitions: 1}).Connect()}, shell: &shell{}}
+	return serve(t, memory.New(memory.Options{Partitions: 1}), time.Now)
+}
+
+// serve makes one of the owners of a system.
+func serve(t *testing.T, sys *memory.System, now func() time.Time) *fixture {
+	t.Helper()
+	f := &fixture{t: t, link: &link{Conn: sys.Connect()}, shell: &shell{}}
 	t.Cleanup(func() { require.NoError(t, f.link.Close()) })
-	books, err := catalog.New(f.link, time.Now, constraint.NewEvaluator())
+	books, err := catalog.New(f.link, now, constraint.NewEvaluator())
 	require.NoError(t, err)
 	f.owner = partition.New(t.Context(), partition.Config{
-		Bus: f.link, Catalog: books, Now: time.Now, Log: zap.NewNop(), Observer: f.shell, Shell: f.shell,
+		Bus: f.link, Catalog: books, Now: now, Log: zap.NewNop(), Observer: f.shell, Shell: f.shell,
 	})
 	_, err = f.owner.TakeOver()
 	require.NoError(t, err)
@@ -172,4 +178,22 @@ func TestSpecsAreForgottenAtLast(t *testing.T) {
 			require.False(t, f.remains())
 		})
 	}
+}
+
+// TestAnOwnerLooksAgain (simulator, seed 71396356018800): what another owner began and did not end, after this one's
+// takeover, is ended by this one.
+func TestAnOwnerLooksAgain(t *testing.T) {
+	t.Parallel()
+	sys, now := memory.New(memory.Options{Partitions: 1}), time.Now()
+	clock := func() time.Time { return now }
+	f := serve(t, sys, clock)
+	other := serve(t, sys, clock)
+	other.send("apply", "1", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: "a", Spec: []byte(`{"x":1}`)}})
+	other.link.forget = func(bus.Entity) error { return context.DeadlineExceeded } // it dies before it has forgotten it
+	other.send("delete", "2", wire.Command{})
+	f.sweep()
+	require.True(t, f.remains(), "it does not look at every sweep")
+	now = now.Add(31 * time.Second)
+	f.sweep()
+	require.False(t, f.remains())
 }

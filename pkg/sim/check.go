@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -37,6 +38,9 @@ type checker struct {
 	asking     int             // users who wait for an answer
 	events     int
 	resting    bool // nothing moves any more
+	healed     time.Time
+	restarted  time.Time // owners took over in calm
+	called     map[resource.Fence]bool
 }
 
 type version struct {
@@ -70,7 +74,7 @@ func newChecker(w *World) *checker {
 	return &checker{
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
-		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{},
+		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
 	}
 }
 
@@ -167,6 +171,15 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 		w.violate("%s: the header says revision %d, the state %d", key, a.Header.Revision, after.Revision)
 	}
 	c.result(&e.Event, &before)
+	if e.Event.Cause.Kind == "due" {
+		if p := before.Phase(e.Event.Cause.Phase); p != nil {
+			due := p.Due
+			if p.Status != resource.Canceling && !p.Deadline.IsZero() && (due.IsZero() || p.Deadline.Before(due)) {
+				due = p.Deadline
+			}
+			c.timely(&before, due, "its step")
+		}
+	}
 	c.runs(&e.Event, &before, &after)
 	for i := range after.Jobs {
 		ref := &after.Jobs[i]
@@ -300,6 +313,12 @@ func (c *checker) replying(s *stint, r bus.Request, reply partition.Reply) parti
 				c.w.violate("%s accepts job %s, which the log does not hold", s.p.name, id)
 			}
 		}
+		if r := decoded.Refused; r != nil && r.Code != resource.Overloaded && !strings.Contains(r.Message, "was used before") {
+			seen, f := c.jobs[id], &c.w.faults
+			if seen != nil && !seen.buried && !f.stale && !f.overlap && !f.pauses { // else another owner may have been faster
+				c.w.violate("%s refuses a request that made job %s: %s", s.p.name, id, r.Message)
+			}
+		}
 		reply(header, body)
 	}
 }
@@ -348,6 +367,33 @@ func (d *settled) Ack() error {
 		d.w.violate("%s acknowledged the result %s of %+v, which is still awaited", d.s.p.name, r.Outcome, r.Fence)
 	}
 	return d.delivery.Ack()
+}
+
+const (
+	lateMax      = 5 * time.Second  // of what is due in calm; a sweep would come to it later than that, most often
+	ownersSettle = 10 * time.Second // until owners know their partitions
+)
+
+// timely holds what is due to its time, in calm, where its owner has known it for long enough.
+func (c *checker) timely(s *resource.State, due time.Time, what string) {
+	w := c.w
+	known := !c.restarted.IsZero() && due.After(c.restarted.Add(ownersSettle)) || s.UpdatedAt.After(c.healed.Add(ownersSettle)) && c.restarted.IsZero()
+	if w.calm && known && w.now.After(due.Add(lateMax)) {
+		w.violate("%s: %s was due at %s and came %s later", s.Key, what, w.clockText(due), w.now.Sub(due))
+	}
+}
+
+// poll looks at the first poll of a call.
+func (c *checker) poll(p bus.Phase, body []byte) {
+	work, err := wire.DecodeWork(body, p.Phase)
+	if err != nil {
+		c.w.violate("a poll cannot be read: %v", err)
+	}
+	if c.called[work.Fence] {
+		return
+	}
+	c.called[work.Fence] = true
+	c.timely(&work.State, work.State.Phase(p.Phase).Due, "its poll")
 }
 
 // worked looks at what is handed out by WORK.

@@ -225,7 +225,11 @@ func (l *link) EnsurePhase(ctx context.Context, p bus.Phase) error {
 // PublishPoll implements bus.Work.
 func (l *link) PublishPoll(ctx context.Context, p bus.Phase, key string, body []byte) error {
 	var done error
-	if err := l.call(func() { done = l.p.w.server.PublishPoll(ctx, p, key, body); l.p.w.poke = true }); err != nil {
+	if err := l.call(func() {
+		l.p.w.check.poll(p, body)
+		done = l.p.w.server.PublishPoll(ctx, p, key, body)
+		l.p.w.poke = true
+	}); err != nil {
 		return err
 	}
 	return done

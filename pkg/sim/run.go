@@ -95,6 +95,15 @@ func (w *World) heal() {
 		}
 		w.house.changed(service)
 	}
+	w.check.healed = w.now
+	if w.percent(50) { // a takeover in calm, of what is under way
+		w.until(w.now.Add(w.upTo(20 * time.Second)))
+		for _, p := range w.house.of(orchestrator) {
+			w.house.kill(p)
+		}
+		w.house.start(orchestrator)
+		w.check.restarted = w.now
+	}
 }
 
 // settle lets the house come to rest.
