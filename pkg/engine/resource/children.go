@@ -84,6 +84,7 @@ func (x *step) tendOne(p *PhaseRun, ph *blueprint.Phase, j *job.Ref) bool {
 		return x.runChildren(p, ph, j)
 	case blueprint.DoMark:
 		return x.markChildren(j)
+	case blueprint.DoAll, blueprint.DoDelete:
 	}
 	return x.deleteChildren(p, ph, j)
 }
@@ -97,12 +98,13 @@ func (x *step) applyChildren(p *PhaseRun, ph *blueprint.Phase, j *job.Ref) bool 
 		return false
 	}
 	items, err := x.env.Items(ph)
-	if err == nil && len(items) > children.ItemsMax {
-		x.note(NoteLimit, "phase="+p.Name)
-		err = errItems(len(items))
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		x.fail(p, err.Error())
+		return false
+	case len(items) > children.ItemsMax:
+		x.note(NoteLimit, "phase="+p.Name)
+		x.fail(p, strconv.Itoa(len(items))+" items are over the limit of "+strconv.Itoa(children.ItemsMax))
 		return false
 	}
 	family, brood := x.family(), &x.s.Children
@@ -142,13 +144,6 @@ func (x *step) conflict(reason string) {
 		}
 	}
 	x.note(NoteNothing, "no phase makes children")
-}
-
-type errItems int
-
-// Error says which limit was passed.
-func (n errItems) Error() string {
-	return strconv.Itoa(int(n)) + " items are over the limit of " + strconv.Itoa(children.ItemsMax)
 }
 
 func (x *step) parentOf(it *children.Item, i int) Parent {

@@ -100,7 +100,7 @@ func (t *tree) draw(n int) {
 
 func (t *tree) parent() resource.State { return t.states[parentName] }
 
-func (t *tree) env(s *resource.State, kind string, in resource.Input) resource.Env {
+func (t *tree) env(s *resource.State, kind string) resource.Env {
 	env := resource.Env{Blueprint: t.plans[kind]}
 	if kind == "Execution" {
 		if j := s.Job(); j != nil {
@@ -116,7 +116,7 @@ func (t *tree) env(s *resource.State, kind string, in resource.Input) resource.E
 func (t *tree) step(name, kind string, in resource.Input) (resource.Effects, error) {
 	t.steps++
 	before := t.states[name]
-	after, fx := resource.Step(before, in, t.env(&before, kind, in))
+	after, fx := resource.Step(before, in, t.env(&before, kind))
 	if len(t.story) > 40 {
 		t.story = t.story[1:]
 	}
