@@ -190,6 +190,9 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 			behind = true
 		}
 	}
+	if behind {
+		l.behind[s.Key] = struct{}{} // its lane may have to make room for others before Begin
+	}
 	if !behind && (s.Gone || s.Job() == nil) {
 		return
 	}

@@ -58,3 +58,29 @@ func TestAJobIsNotDroppedBeforeItsRecord(t *testing.T) {
 	require.NotNil(t, state.JobByID("job-a-3"))
 	require.Nil(t, state.JobByID("job-a-1"))
 }
+
+// TestATakeoverOfManyCompletesTheRecords (simulator, seed 61785673625124): there are more resources whose jobs' records
+// are behind than are kept in memory.
+func TestATakeoverOfManyCompletesTheRecords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 13)
+	s := w.start()
+	for _, name := range []string{"a", "b", "c"} {
+		s.accepted(name, "apply", "1")
+	}
+	s.kill()
+	clear(w.jobs)
+	next := &shell{world: w}
+	next.loop = drive.New(next, drive.Limits{CachedStates: 1})
+	for _, k := range w.keys() {
+		next.loop.Adopt(w.states[k].State, w.states[k].Seq, func(string) (drive.LoadedJob, bool) { return drive.LoadedJob{}, false })
+	}
+	next.loop.Begin(w.now)
+	next.drain()
+	w.now = w.now.Add(20 * time.Second)
+	next.loop.Sweep(w.now, nil)
+	next.drain()
+	for _, name := range []string{"a", "b", "c"} {
+		require.Equal(t, job.Succeeded, w.jobs[drive.JobKey{Project: "p", ID: "job-" + name + "-1"}].Record.State)
+	}
+}

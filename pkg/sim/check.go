@@ -177,7 +177,7 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 			if p.Status != resource.Canceling && !p.Deadline.IsZero() && (due.IsZero() || p.Deadline.Before(due)) {
 				due = p.Deadline
 			}
-			c.timely(&before, due, "its step")
+			c.timely(&before, due, p.Since, "its step")
 		}
 	}
 	c.runs(&e.Event, &before, &after)
@@ -375,9 +375,9 @@ const (
 )
 
 // timely holds what is due to its time, in calm, where its owner has known it for long enough.
-func (c *checker) timely(s *resource.State, due time.Time, what string) {
+func (c *checker) timely(s *resource.State, due, since time.Time, what string) {
 	w := c.w
-	known := !c.restarted.IsZero() && due.After(c.restarted.Add(ownersSettle)) || s.UpdatedAt.After(c.healed.Add(ownersSettle)) && c.restarted.IsZero()
+	known := !c.restarted.IsZero() && due.After(c.restarted.Add(ownersSettle)) || since.After(c.healed.Add(ownersSettle)) && c.restarted.IsZero()
 	if w.calm && known && w.now.After(due.Add(lateMax)) {
 		w.violate("%s: %s was due at %s and came %s later", s.Key, what, w.clockText(due), w.now.Sub(due))
 	}
@@ -393,7 +393,8 @@ func (c *checker) poll(p bus.Phase, body []byte) {
 		return
 	}
 	c.called[work.Fence] = true
-	c.timely(&work.State, work.State.Phase(p.Phase).Due, "its poll")
+	run := work.State.Phase(p.Phase)
+	c.timely(&work.State, run.Due, run.Since, "its poll")
 }
 
 // worked looks at what is handed out by WORK.

@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/droverproject/drover/pkg/sim"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Environment of long runs and of replays; see docs/testing.md.
 const (
