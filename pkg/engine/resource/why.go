@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +65,10 @@ func Why(s *State) []Reason {
 			Code: BehindCalls, Of: running.ID, Since: running.AcceptedAt,
 			Text: "job " + running.ID + " (" + running.Verb + ") begins when the calls that are being canceled have ended",
 		}}, reasons...)
-	case running != nil && (running.State == job.Pending || len(reasons) == 0):
+	case running != nil && (running.State == job.Pending || onlyBlocked(reasons)):
+		if onlyBlocked(reasons) {
+			reasons = nil // on nothing but that step: where phases walk by themselves, what is wanted is an event of its own
+		}
 		reasons = append([]Reason{{
 			Code: ToGoOn, Of: running.ID, Since: s.UpdatedAt, Text: "the orchestrator takes the next step of job " + running.ID,
 		}}, reasons...)
@@ -81,6 +85,10 @@ func (s *State) canceling() bool {
 		}
 	}
 	return false
+}
+
+func onlyBlocked(reasons []Reason) bool {
+	return !slices.ContainsFunc(reasons, func(r Reason) bool { return r.Code != BlockedOn })
 }
 
 // queued says of each job that waits behind the running one that it does.
