@@ -73,6 +73,9 @@ func explore(t *testing.T, policy blueprint.OnFailure, statesMax int) {
 		w := queue[n]
 		queue[n] = nil
 		deepest = max(deepest, depths[n])
+		if err := w.checkReasons(); err != nil {
+			t.Fatalf("%v\nin %s", err, canonical(w))
+		}
 		var inputs []resource.Input
 		for i := range w.state.Phases {
 			f, out := w.outstanding(w.state.Phases[i].Name)

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,10 @@ func Why(s *State) []Reason {
 			Code: BehindCalls, Of: running.ID, Since: running.AcceptedAt,
 			Text: "job " + running.ID + " (" + running.Verb + ") begins when the calls that are being canceled have ended",
 		}}, reasons...)
-	case running != nil && (running.State == job.Pending || len(reasons) == 0):
+	case running != nil && (running.State == job.Pending || onlyBlocked(reasons)):
+		if onlyBlocked(reasons) {
+			reasons = nil // on nothing but that step: where phases walk by themselves, what is wanted is an event of its own
+		}
 		reasons = append([]Reason{{
 			Code: ToGoOn, Of: running.ID, Since: s.UpdatedAt, Text: "the orchestrator takes the next step of job " + running.ID,
 		}}, reasons...)
@@ -90,6 +94,10 @@ func (s *State) canceling() bool {
 		}
 	}
 	return false
+}
+
+func onlyBlocked(reasons []Reason) bool {
+	return !slices.ContainsFunc(reasons, func(r Reason) bool { return r.Code != BlockedOn })
 }
 
 // queued says of each job that waits behind the running one that it does.
@@ -131,10 +139,6 @@ func phaseReasons(s *State) []Reason {
 		r := Reason{Of: p.Name, Since: p.Since}
 		switch p.Status {
 		case Blocked:
-			if s.Separate && s.Job() != nil && nothingBegun(s) {
-				r.Code, r.Text = ToGoOn, "phase "+p.Name+" is wanted, and the orchestrator begins with those whose turn it is"
-				break
-			}
 			r.Code, r.Text = BlockedOn, "phase "+p.Name+" is blocked on "+blockers(s, p)
 		case Waiting:
 			switch {
@@ -180,16 +184,6 @@ func phaseReasons(s *State) []Reason {
 		reasons = append(reasons, r)
 	}
 	return reasons
-}
-
-// nothingBegun: all phases of the job are just wanted (Pending_Update), so none holds another back yet.
-func nothingBegun(s *State) bool {
-	for i := range s.Phases {
-		if p := &s.Phases[i]; p.JobID == s.Job().ID && p.Status != Blocked {
-			return false
-		}
-	}
-	return true
 }
 
 // blockers names the phases of the same state that are not done; the blueprint, which knows the dependencies, is not at

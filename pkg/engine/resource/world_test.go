@@ -257,35 +257,41 @@ func (w *world) settle(at time.Time, bound int) (int, error) {
 		if w.state.Job() == nil || !w.state.Exists() {
 			return n, nil
 		}
-		in := resource.Input{Kind: resource.OnContinue, At: at}
-		if !w.more {
-			if due := w.state.NextDue(); !due.IsZero() {
-				in.Kind = resource.OnDue
-				if due.After(at) {
-					at = due
-				}
-				in.At = at
-			}
-			for i := range w.state.Phases {
-				if p := &w.state.Phases[i]; p.Status == resource.Gated {
-					id := "settle" + strconv.Itoa(n)
-					in = resource.Input{Kind: resource.OnCommand, At: at, Command: &resource.Command{
-						Key: w.state.Key, Verb: resource.VerbApprove, RequestID: id, JobID: id, Digest: id, Phase: p.Name,
-					}}
-				}
-			}
-			for i := range w.state.Phases {
-				if f, ok := w.outstanding(w.state.Phases[i].Name); ok {
-					in = resource.Input{Kind: resource.OnResult, At: at, Result: &resource.Result{Fence: f, Outcome: resource.OutcomeCompleted}}
-					break
-				}
-			}
-		}
+		in := w.fair(at, n)
+		at = in.At
 		if _, err := w.step(in); err != nil {
 			return n, err
 		}
 	}
 	return bound, fmt.Errorf("no end after %d steps: %+v", bound, w.state)
+}
+
+// fair is what a fair world says next.
+func (w *world) fair(at time.Time, n int) resource.Input {
+	in := resource.Input{Kind: resource.OnContinue, At: at}
+	if w.more {
+		return in
+	}
+	if due := w.state.NextDue(); !due.IsZero() {
+		in.Kind = resource.OnDue
+		if due.After(at) {
+			in.At = due
+		}
+	}
+	for i := range w.state.Phases {
+		if p := &w.state.Phases[i]; p.Status == resource.Gated {
+			id := "settle" + strconv.Itoa(n)
+			in = resource.Input{Kind: resource.OnCommand, At: at, Command: &resource.Command{
+				Key: w.state.Key, Verb: resource.VerbApprove, RequestID: id, JobID: id, Digest: id, Phase: p.Name,
+			}}
+		}
+	}
+	for i := range w.state.Phases {
+		if f, ok := w.outstanding(w.state.Phases[i].Name); ok {
+			return resource.Input{Kind: resource.OnResult, At: at, Result: &resource.Result{Fence: f, Outcome: resource.OutcomeCompleted}}
+		}
+	}
+	return in
 }
 
 func copyInput(in resource.Input) resource.Input {
