@@ -132,7 +132,7 @@ func (l *Loop) repair(lanes []*lane) {
 }
 
 // Adopt takes over one resource that the log holds. jobs looks up the records of the partition, which the shell read
-// beforehand. Call it for every resource of the partition before the first Offer, then Begin.
+// beforehand (AdoptJob). Call it for every resource of the partition before the first Offer, then Begin.
 func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
 	l.see(s.UpdatedAt)
 	l.track(s.Key, &s, seq)
@@ -151,7 +151,7 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		return
 	}
 	ln := l.lane(s.Key)
-	ln.state, ln.seq, ln.loaded = s, seq, true
+	ln.state, ln.seq, ln.loaded, ln.sole = s, seq, true, l.taken.cover(seq)
 	for i := range s.Jobs {
 		j, _ := jobs(s.Jobs[i].ID)
 		ln.jobs[s.Jobs[i].ID] = &jobLane{record: known(j), seq: j.Seq}
@@ -159,8 +159,10 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	l.rest(ln)
 }
 
-// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten.
+// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten. Call it for every record of the
+// partition before the first Adopt, as the log held them before the resources were read.
 func (l *Loop) AdoptJob(k JobKey, j LoadedJob) {
+	l.taken.read(k.ID, j.Seq, l.limits.TakenIDs)
 	if j.Record.Gone || j.Record.State.Final() {
 		l.ended.add(j.Record.EndedAt.Add(l.limits.JobRetention), k, j.Seq)
 	}
@@ -229,7 +231,10 @@ func (l *Loop) forgetJobs(now time.Time) int {
 		l.out++
 		l.port.ForgetJob(e.key, e.seq, func(err error) {
 			l.out--
-			if err != nil && !errors.Is(err, ErrLost) {
+			switch {
+			case err == nil:
+				l.taken.forget(e.key.ID)
+			case !errors.Is(err, ErrLost):
 				l.ended.add(now.Add(time.Minute), e.key, e.seq)
 			}
 		})

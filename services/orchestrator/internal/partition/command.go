@@ -2,6 +2,7 @@ package partition
 
 import (
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/orchestrator/internal/catalog"
 )
 
 // headerSubject is the header in which intake passes a command's subject on.
@@ -85,7 +87,12 @@ func (s *server) command(a ask) {
 			s.refuseWith(a.reply, h, r.Refused)
 			return
 		}
-		s.send(a.reply, h, wire.Reply{JobID: r.JobID, Resource: key.String(), RequestID: requestID})
+		accepted := func() { s.send(a.reply, h, wire.Reply{JobID: r.JobID, Resource: key.String(), RequestID: requestID}) }
+		if kind == drive.BlueprintKind {
+			time.AfterFunc(catalog.PresentFor, accepted) // who is answered meets no earlier one any more
+			return
+		}
+		accepted()
 	}
 	in.Back = func(err error) {
 		s.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))
