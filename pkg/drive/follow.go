@@ -138,6 +138,7 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	l.track(s.Key, &s, seq)
 	behind := false
 	for i := range s.Jobs {
+		l.taken.add(s.Jobs[i].ID, l.limits.TakenIDs) // its record may be yet to come
 		j, ok := jobs(s.Jobs[i].ID)
 		prior := known(j)
 		if !ok {

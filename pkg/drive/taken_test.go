@@ -2,10 +2,12 @@ package drive_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
@@ -97,4 +99,36 @@ func TestTooManyIDsAreNotKept(t *testing.T) {
 	require.Equal(t, "job-a-2", s.command("a", "start", "2").JobID)
 	require.Equal(t, events, w.events, "the request had a second effect")
 	require.Greater(t, w.asked, asked)
+}
+
+// A job whose owner died before its record was written is no new one either, once its resource has let go of it.
+func TestWhatHadNoRecordAtTheTakeoverIsNotTakenForNew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.answers = true
+	s := w.start()
+	for _, name := range []string{"a", "z"} {
+		require.Nil(t, s.command(name, "apply", "1").Refused)
+		s.settle()
+	}
+	require.Nil(t, s.command("a", "start", "2").Refused)
+	require.NotContains(t, w.jobs, drive.JobKey{Project: "p", ID: "job-a-2"}, "the record is on its way")
+	s.dead, s.sent = true, nil
+	w.now = w.now.Add(time.Second)
+	// Another job's record is younger than the resource's last event.
+	w.seq++
+	w.jobs[drive.JobKey{Project: "p", ID: "job-z-9"}] = drive.LoadedJob{
+		Record: job.Record{Ref: job.Ref{ID: "job-z-9", State: job.Succeeded, EndedAt: w.now}, Project: "p"}, Seq: w.seq,
+	}
+	s = w.start()
+	s.settle()
+	for i, id := range []string{"3", "4", "5", "6", "7"} {
+		require.Nil(t, s.command("a", []string{"terminate", "start"}[i%2], id).Refused)
+		s.settle()
+	}
+	state := w.states[resource.Key{Project: "p", Kind: "node", Name: "a"}].State
+	require.Nil(t, state.JobByID("job-a-2"), "the state still remembers it: this tests nothing")
+	events := w.events
+	require.Equal(t, "job-a-2", s.command("a", "start", "2").JobID)
+	require.Equal(t, events, w.events, "the request had a second effect")
 }
