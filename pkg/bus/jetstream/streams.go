@@ -84,6 +84,7 @@ func (o Options) streams(partitions int, sync string) []natsjs.StreamConfig {
 	work.Sources = []*natsjs.StreamSource{{Name: streamEvents, SubjectTransforms: []natsjs.SubjectTransformConfig{{
 		Source:      "drover.log.*.resource.*.*.*.do.*",
 		Destination: "drover.work.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(5)}}"}}}}
+	work.AllowRollup = true // for keep
 	add(work)
 
 	// Subjects of any other shape are refused to the publisher: no partition's consumer would ever find them.
@@ -99,6 +100,7 @@ func (o Options) streams(partitions int, sync string) []natsjs.StreamConfig {
 	results := base(streamResults, "Drover: answers of executors, until the orchestrator has applied them.", "drover.result.*.*.*.*")
 	results.Retention, results.Discard = natsjs.WorkQueuePolicy, natsjs.DiscardNew
 	results.MaxBytes, results.MaxMsgs = o.Limits.ResultBytes, o.Limits.ResultMessages
+	results.AllowRollup = true // for keep
 	if o.Replicas == 1 {
 		// A result that a killed server forgets is sent again (see recent). One that goes down with the power is found
 		// missing by a sweep, if its work does not come again by itself: to an executor that is the same as a power cut
