@@ -178,18 +178,6 @@ type RequestHandler func(r Request, reply func(header map[string]string, body []
 // APIHandler answers a request on drover.api, once, from any goroutine. Request.Verb is empty.
 type APIHandler func(subject string, r Request, reply func(header map[string]string, body []byte))
 
-// ResultMessage is one result of a batch.
-type ResultMessage struct {
-	Subject string // the Work's result subject
-	Body    []byte
-}
-
-// Bounds of PublishResults.
-const (
-	ResultsBatchMin = 32
-	ResultsBatchMax = 256
-)
-
 // Inputs is what flows to the owners of partitions. Safe for concurrent use.
 type Inputs interface {
 	// PublishCommand stores a command in COMMANDS. The header may hold Drover-Request-Id, Content-Type, traceparent,
@@ -199,9 +187,6 @@ type Inputs interface {
 	Commands(ctx context.Context, partition int) (Inbox, error)
 	// PublishResult stores a result; subject is the Work's result subject.
 	PublishResult(ctx context.Context, subject string, header map[string]string, body []byte) error
-	// PublishResults stores at most ResultsBatchMax results, all or none. A batch costs some milliseconds by itself, and
-	// one sync of the server's disk instead of one for each result: it pays from ResultsBatchMin on.
-	PublishResults(ctx context.Context, results []ResultMessage) error
 	// Results delivers the results of a partition to its owner.
 	Results(ctx context.Context, partition int) (Inbox, error)
 	// Ask sends an uncaptured request to the owner of a partition and waits for its reply. ErrNoOwner at once if

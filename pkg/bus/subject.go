@@ -223,6 +223,13 @@ func (p Phase) WorkSubject() string {
 	return "drover.work." + Token(p.Project) + "." + Token(p.Kind) + "." + Token(p.Phase)
 }
 
+// Subjects in RESULTS and WORK that no result, work or consumer has: the bus keeps a message there of its own, so that the
+// server need not make a new file whenever nothing else is left.
+const (
+	KeepResults = "drover.result.keep.-.-.-"
+	KeepWork    = "drover.work.keep"
+)
+
 // Consumer is the name of the phase's one consumer: its tokens joined by "~", which no token holds. It is at most
 // 255 bytes; longer names are cut and end in a hash of the whole.
 func (p Phase) Consumer() string {

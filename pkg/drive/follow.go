@@ -175,11 +175,14 @@ func (l *Loop) repair(lanes []*lane) {
 }
 
 // Adopt takes over one resource that the log holds. jobs looks up the records of the partition, which the shell read
-// beforehand. Call it for every resource of the partition before the first Offer, then Begin.
+// beforehand (AdoptJob). Call it for every resource of the partition before the first Offer, then Begin.
 func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
 	l.see(s.UpdatedAt)
 	l.track(s.Key, &s, seq)
 	behind := false
+	for _, ref := range s.Jobs {
+		l.taken.add(ref.ID, l.limits.TakenIDs) // its record may be yet to come
+	}
 	for _, ref := range own(&s) {
 		j, ok := jobs(ref.ID)
 		prior := known(j)
@@ -197,7 +200,7 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		return
 	}
 	ln := l.lane(s.Key)
-	ln.state, ln.seq, ln.loaded = s, seq, true
+	ln.state, ln.seq, ln.loaded, ln.sole = s, seq, true, l.taken.cover(seq)
 	for _, ref := range own(&s) {
 		j, _ := jobs(ref.ID)
 		ln.jobs[ref.ID] = &jobLane{record: known(j), seq: j.Seq}
@@ -221,8 +224,10 @@ func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	}
 }
 
-// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten.
+// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten. Call it for every record of the
+// partition before the first Adopt, as the log held them before the resources were read.
 func (l *Loop) AdoptJob(k JobKey, j LoadedJob) {
+	l.taken.read(k.ID, j.Seq, l.limits.TakenIDs)
 	if j.Record.Gone || j.Record.State.Final() {
 		l.ended.add(j.Record.EndedAt.Add(l.limits.JobRetention), k, j.Seq)
 	}
@@ -291,7 +296,10 @@ func (l *Loop) forgetJobs(now time.Time) int {
 		l.out++
 		l.port.ForgetJob(e.key, e.seq, func(err error) {
 			l.out--
-			if err != nil && !errors.Is(err, ErrLost) {
+			switch {
+			case err == nil:
+				l.taken.forget(e.key.ID)
+			case !errors.Is(err, ErrLost):
 				l.ended.add(now.Add(time.Minute), e.key, e.seq)
 			}
 		})

@@ -29,6 +29,7 @@ type Loop struct {
 	parents map[byName][]resource.Key
 	again   []resource.Key // to be continued at the next tick
 	ended   endedJobs
+	taken   takenIDs
 	behind  map[resource.Key]struct{} // a job's record could not be brought up to its state
 	out     int                       // appends without an answer
 	stats   Stats
@@ -49,6 +50,7 @@ func New(port Port, limits Limits) *Loop {
 		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
 		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
 		behind: map[resource.Key]struct{}{},
+		taken:  takenIDs{ids: map[string]struct{}{}},
 	}
 }
 
@@ -59,6 +61,8 @@ type lane struct {
 	seq    uint64
 	loaded bool
 	busy   bool // an append is out
+	// sole: every job of this resource that has a record is among Loop.taken, see takenIDs.
+	sole   bool
 	queue  []*item
 	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
 	polls  map[string]*poll    // Sleeping phases, by name
@@ -111,7 +115,7 @@ func (l *Loop) Offer(inputs []Input) {
 		if !ln.loaded && len(ln.queue) == 1 {
 			missing, keys = append(missing, ln), append(keys, ln.key)
 		}
-		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil {
+		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil && !(ln.loaded && l.new(ln, c.JobID)) {
 			asked, jobs = append(asked, ln), append(jobs, JobKey{c.Key.Project, c.JobID})
 		}
 		touched = append(touched, ln)
@@ -124,8 +128,7 @@ func (l *Loop) Offer(inputs []Input) {
 				}
 			}
 			for i, ln := range missing {
-				l.set(ln, loaded[i].State, loaded[i].Seq)
-				l.noticed(&ln.state)
+				l.found(ln, loaded[i])
 				ln.queue[0].read = true
 			}
 			l.repair(missing)
@@ -206,10 +209,19 @@ func (l *Loop) loadAll(lanes []*lane) {
 		return
 	}
 	for i, ln := range lanes {
-		l.set(ln, loaded[i].State, loaded[i].Seq)
-		l.noticed(&ln.state)
+		l.found(ln, loaded[i])
 	}
 	l.repair(lanes)
+}
+
+// found makes what the log holds the lane's present state.
+func (l *Loop) found(ln *lane, at Loaded) {
+	l.set(ln, at.State, at.Seq)
+	l.noticed(&ln.state)
+	ln.sole = l.taken.cover(at.Seq)
+	for i := range at.State.Jobs {
+		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
+	}
 }
 
 // set makes a state the lane's present one.
@@ -368,6 +380,9 @@ func undecided(notes []resource.Note) bool {
 // append records what a step decided; the rest of its effects follow when it is stored.
 func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effects) {
 	ln.busy = true
+	if c := it.Input.Input.Command; c != nil {
+		l.taken.add(c.JobID, l.limits.TakenIDs) // whatever the answer will be
+	}
 	l.send(Record{
 		Expect:   ln.seq,
 		Resource: &ResourceRecord{Event: *fx.Event, State: after, At: after.UpdatedAt},
@@ -488,8 +503,7 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 		if in.Command.Key.Kind == resource.ListenerKind {
 			return env, nil
 		}
-		fresh := in.Command.Verb != resource.VerbApply || !s.Exists()
-		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, fresh)
+		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
 		if err != nil {
 			return env, err
 		}
@@ -555,6 +569,10 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env)
 	}
 	if ln.state.JobByID(c.JobID) == nil {
 		j := ln.jobs[c.JobID]
+		if j == nil && l.new(ln, c.JobID) {
+			j = &jobLane{}
+			ln.jobs[c.JobID] = j
+		}
 		if j == nil || j.stale {
 			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
 			if err != nil {

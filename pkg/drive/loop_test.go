@@ -39,6 +39,8 @@ type world struct {
 	begun   map[string]int // hand-outs recorded after the completion of the same job and phase
 	events  int
 	unread  bool // Load fails
+	asked   int  // records of jobs that were loaded
+	answers bool // every answer arrives
 	trims   []resource.Key
 }
 
@@ -162,7 +164,7 @@ func (w *world) keys() []resource.Key {
 func (s *shell) Append(r drive.Record, done func(uint64, error)) {
 	s.sent = append(s.sent, func() {
 		seq, err := s.store(r)
-		if s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
+		if !s.answers && s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
 			seq, err = 0, drive.ErrLost
 		}
 		if !s.dead {
@@ -203,6 +205,7 @@ func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, 
 	for _, k := range jobs {
 		j = append(j, s.jobs[k])
 	}
+	s.asked += len(jobs)
 	return l, j, nil
 }
 

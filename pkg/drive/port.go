@@ -51,6 +51,9 @@ type Limits struct {
 	JobRetention time.Duration
 	// Forgets is how many resources are forgotten at once. Default 64.
 	Forgets int
+	// TakenIDs is how many ids of jobs are kept in memory, some 60 bytes each; past it every command costs a read of
+	// the log. Default 1,000,000.
+	TakenIDs int
 	// StepsMax is how often one input is tried when appends are lost, before it is handed back. Default 20.
 	StepsMax int
 }
@@ -65,6 +68,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.CachedStates, 4096)
 	set(&l.StepsMax, 20)
 	set(&l.Forgets, 64)
+	set(&l.TakenIDs, 1_000_000)
 	if l.PollLease <= 0 {
 		l.PollLease = 35 * time.Second
 	}
@@ -148,7 +152,8 @@ type Port interface {
 	// Blueprint returns the blueprint of this digest (ErrNotFound). It is immutable, so the Port may cache it.
 	Blueprint(project, kind, digest string) (*blueprint.Blueprint, error)
 	// PresentBlueprint returns the one that new jobs of a kind pin; Seq 0 without an error where there is none. fresh
-	// asks for the log's answer, not a cached one.
+	// asks for the log's answer. Without it the answer may be as old as the acceptance of a changed blueprint is held
+	// back, so that it holds for all that is sent after its acceptance was answered.
 	PresentBlueprint(project, kind string, fresh bool) (LoadedBlueprint, error)
 	// Spec returns a spec's JSON.
 	Spec(key resource.Key, digest string) ([]byte, error)

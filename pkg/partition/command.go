@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
@@ -85,7 +86,17 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 			o.refuseWith(reply, h, decided.Refused)
 			return
 		}
-		o.send(reply, h, wire.Reply{JobID: decided.JobID, Resource: key.String(), RequestID: requestID})
+		accepted := func() {
+			o.send(reply, h, wire.Reply{JobID: decided.JobID, Resource: key.String(), RequestID: requestID})
+		}
+		if kind == drive.BlueprintKind {
+			o.c.Shell.Background(func() { // who is answered meets no earlier one any more
+				o.c.Shell.Sleep(catalog.PresentFor)
+				o.c.Shell.Later(accepted)
+			})
+			return
+		}
+		accepted()
 	}
 	in.Back = func(err error) {
 		o.c.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))

@@ -18,19 +18,22 @@ import (
 
 // Setup implements bus.Bus. Several processes may do it at once: who comes second finds what the first made.
 func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
-	if err := b.learnPartitions(ctx); err != nil {
+	if err := b.learn(ctx); err != nil {
+		return nil, fmt.Errorf("setup: %w", err)
+	}
+	if err := b.noteSync(ctx); err != nil {
 		return nil, fmt.Errorf("setup: %w", err)
 	}
 	want := or(b.options.Partitions, b.Partitions())
 	var drifts []bus.Drift
-	for _, c := range b.options.streams(want) {
+	for _, c := range b.options.streams(want, or(b.options.Sync, b.noted())) {
 		drift, err := b.setupStream(ctx, c, repair)
 		if err != nil {
 			return nil, fmt.Errorf("setup: stream %s: %w", c.Name, err)
 		}
 		drifts = append(drifts, drift...)
 	}
-	if err := b.learnPartitions(ctx); err != nil {
+	if err := b.learn(ctx); err != nil {
 		return nil, fmt.Errorf("setup: %w", err)
 	}
 	for _, t := range ticks() {
@@ -43,12 +46,12 @@ func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
 
 // Check implements bus.Bus.
 func (b *Bus) Check(ctx context.Context) ([]bus.Drift, error) {
-	if err := b.learnPartitions(ctx); err != nil {
+	if err := b.learn(ctx); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
 	}
 	var drifts []bus.Drift
 	timers := false
-	for _, c := range b.options.streams(or(b.options.Partitions, b.Partitions())) {
+	for _, c := range b.options.streams(or(b.options.Partitions, b.Partitions()), or(b.options.Sync, b.noted())) {
 		info, err := b.streamInfo(ctx, c.Name, "")
 		if errors.Is(err, bus.ErrNotFound) {
 			drifts = append(drifts, bus.Drift{Stream: c.Name, Want: "present", Have: "missing", Repairable: true, Missing: true})
@@ -79,6 +82,28 @@ func (b *Bus) Check(ctx context.Context) ([]bus.Drift, error) {
 		}
 	}
 	return drifts, nil
+}
+
+// noteSync changes the note of how the server syncs, where it is known better. It describes the server, not the stream,
+// so that it is no drift to be repaired on demand.
+func (b *Bus) noteSync(ctx context.Context) error {
+	if b.options.Sync == "" || b.options.Sync == b.noted() {
+		return nil
+	}
+	info, err := b.streamInfo(ctx, streamEvents, "")
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil // it is made with the note
+	}
+	if err != nil {
+		return err
+	}
+	c := info.Config
+	c.Metadata = maps.Clone(c.Metadata)
+	if c.Metadata == nil {
+		c.Metadata = map[string]string{}
+	}
+	c.Metadata[metaSync] = b.options.Sync
+	return b.api(ctx, "STREAM.UPDATE."+streamEvents, c, nil)
 }
 
 func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
