@@ -41,6 +41,8 @@ type checker struct {
 	healed     time.Time
 	restarted  time.Time // owners took over in calm
 	called     map[resource.Fence]bool
+	seen       map[resource.Fence]bool // by a worker
+	again      map[resource.Fence]bool // answered once more, later
 }
 
 type version struct {
@@ -75,6 +77,7 @@ func newChecker(w *World) *checker {
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
 		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
+		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{},
 	}
 }
 
@@ -171,6 +174,9 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 		w.violate("%s: the header says revision %d, the state %d", key, a.Header.Revision, after.Revision)
 	}
 	c.result(&e.Event, &before)
+	if e.Event.Cause.Kind == "lost" {
+		c.lost(&before, e.Event.Cause.Phase)
+	}
 	if e.Event.Cause.Kind == "due" {
 		if p := before.Phase(e.Event.Cause.Phase); p != nil {
 			due := p.Due
@@ -369,6 +375,26 @@ func (d *settled) Ack() error {
 	return d.delivery.Ack()
 }
 
+// lost holds a call that a sweep found nowhere to what is there: a worker had its work, and neither that nor an answer is
+// under way.
+func (c *checker) lost(s *resource.State, phase string) {
+	f := fenceOf(s, s.Phase(phase))
+	if c.again[f] {
+		return // somebody answers once more, at any time
+	}
+	if !c.seen[f] {
+		c.w.violate("%s: the call %+v was called lost, and no worker has seen it yet", s.Key, f)
+	}
+	for _, m := range c.w.sys.Unsettled() {
+		if r, err := wire.DecodeResult("", m.Body); err == nil && strings.HasPrefix(m.Subject, "drover.result.") && r.Fence == f {
+			c.w.violate("%s: the call %+v was called lost, and its answer %s waits in RESULTS", s.Key, f, r.Outcome)
+		}
+		if work, err := wire.DecodeWork(m.Body, ""); err == nil && strings.HasPrefix(m.Subject, "drover.work.") && work.Fence == f {
+			c.w.violate("%s: the call %+v was called lost, and is in WORK", s.Key, f)
+		}
+	}
+}
+
 const (
 	lateMax      = 5 * time.Second  // of what is due in calm; a sweep would come to it later than that, most often
 	ownersSettle = 10 * time.Second // until owners know their partitions
@@ -402,6 +428,7 @@ func (c *checker) worked(work *wire.Work) {
 	if work.Poll {
 		return
 	}
+	c.seen[work.Fence] = true
 	if !c.handed[work.Fence] {
 		c.w.violate("work was handed out under the fence %+v, which no event holds", work.Fence)
 	}

@@ -112,6 +112,7 @@ func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 	}
 	r := k.answer(&work)
 	if w.fault(w.faults.late, 5) {
+		w.check.again[work.Fence] = true
 		w.after(w.upTo(3*time.Minute), func() { // somebody says it once more, whoever lives then
 			p := w.house.of(users)[0]
 			p.begin(func() { _ = send(p, work, r) })

@@ -19,6 +19,7 @@ package memory
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -129,6 +130,28 @@ func (s *System) Poison() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.poison)
+}
+
+// Unsettled lists what WORK and RESULTS hold, each in its order.
+func (s *System) Unsettled() []Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Message
+	for _, st := range []*stream{s.work, s.results} {
+		var seqs []uint64
+		held := map[uint64]*item{}
+		for _, q := range st.queues {
+			for seq, i := range q.items {
+				seqs, held[seq] = append(seqs, seq), i
+			}
+		}
+		slices.Sort(seqs)
+		for _, seq := range seqs {
+			i := held[seq]
+			all = append(all, Message{Subject: i.subject, Header: maps.Clone(i.header), Body: slices.Clone(i.body)})
+		}
+	}
+	return all
 }
 
 // Refusals lists the published refusals, oldest first.
