@@ -86,12 +86,12 @@ func resourceFromProto(key resource.Key, m *statev1.Resource) (s resource.State,
 
 // parentToProto is nil for a root.
 func parentToProto(p *resource.Parent) *statev1.Parent {
-	if p.Kind == "" && p.Name == "" && p.UID == "" && p.RootKind == "" && p.Item == "" && p.Index == 0 && len(p.DependsOn) == 0 && !p.OnChangeOnly {
+	if p.Kind == "" && p.Name == "" && p.UID == "" && p.RootKind == "" && p.Item == "" && p.Index == 0 && len(p.DependsOn) == 0 && !p.OnChangeOnly && p.Revision == 0 {
 		return nil
 	}
 	return &statev1.Parent{
 		Kind: p.Kind, Name: p.Name, Uid: p.UID, RootKind: p.RootKind, Item: p.Item, Index: p.Index, DependsOn: p.DependsOn,
-		OnChangeOnly: p.OnChangeOnly,
+		OnChangeOnly: p.OnChangeOnly, Revision: p.Revision,
 	}
 }
 
@@ -101,6 +101,7 @@ func parentFromProto(m *statev1.Parent) resource.Parent {
 	}
 	p := resource.Parent{
 		Kind: m.Kind, Name: m.Name, UID: m.Uid, RootKind: m.RootKind, Item: m.Item, Index: m.Index, OnChangeOnly: m.OnChangeOnly,
+		Revision: m.Revision,
 	}
 	if len(m.DependsOn) > 0 {
 		p.DependsOn = m.DependsOn

@@ -153,7 +153,7 @@ func (x *step) parentOf(it *children.Item, i int) Parent {
 	}
 	return Parent{
 		Kind: x.s.Kind, Name: x.s.Name, UID: x.s.UID, RootKind: root, Item: it.Name, Index: uint32(i), DependsOn: it.DependsOn,
-		OnChangeOnly: it.OnChangeOnly,
+		Revision: x.before.Revision, OnChangeOnly: it.OnChangeOnly,
 	}
 }
 
@@ -180,7 +180,7 @@ func (x *step) mark(j *job.Ref, which []children.Child) {
 func (x *step) asked(ask Ask, j *job.Ref, c *children.Child) FromParent {
 	return FromParent{
 		Ask: ask, Key: Key{x.s.Project, c.Kind, c.Name}, JobID: j.ID,
-		Parent: Parent{Kind: x.s.Kind, Name: x.s.Name, UID: x.s.UID, Item: c.Item},
+		Parent: Parent{Kind: x.s.Kind, Name: x.s.Name, UID: x.s.UID, Item: c.Item, Revision: x.before.Revision},
 	}
 }
 
@@ -330,7 +330,7 @@ func (x *step) parent(p FromParent) {
 		x.note(NoteFenced, "parent="+p.Parent.UID)
 	case p.Ask == Mark:
 		if x.s.DeletedAt.IsZero() {
-			x.s.DeletedAt, x.dirty = x.at, true
+			x.s.DeletedAt, x.s.Parent.Revision, x.dirty = x.at, p.Parent.Revision, true
 		} else {
 			x.note(NoteDuplicate, "it is marked")
 		}
@@ -374,6 +374,9 @@ func (x *step) trigger(p FromParent) {
 	switch {
 	case x.s.JobByID(p.JobID) != nil:
 		x.note(NoteDuplicate, "job="+p.JobID)
+		return
+	case p.Parent.Revision < x.s.Parent.Revision:
+		x.note(NoteFenced, "parent's revision "+strconv.FormatUint(p.Parent.Revision, 10)+" is older than what it asked since")
 		return
 	case x.s.Job() != nil:
 		x.note(NoteNothing, "job "+x.s.Job().ID+" has not ended")
@@ -444,6 +447,7 @@ func (x *step) succeededLast() bool {
 
 func (x *step) handed(j *job.Ref) *job.Ref {
 	j.Handed = true
+	x.s.Parent.Revision = x.in.Parent.Parent.Revision
 	return j
 }
 

@@ -100,13 +100,14 @@ type PhaseRun struct {
 	Children bool              // carried out by the engine, on the resource's children: nothing of it is in WORK
 }
 
-// Parent is what a child knows of where it belongs. All of it but UID, Index, DependsOn and OnChangeOnly is fixed for life.
+// Parent is what a child knows of where it belongs. Kind, name and root are fixed for life.
 type Parent struct {
 	Kind, Name, UID string   // of the parent; the project is the child's. Empty: it is a root
 	RootKind        string   // of the tree's root, whose name is that of the child up to the first slash
 	Item            string   // name within the parent
 	Index           uint32   // place among the parent's items
 	DependsOn       []string // siblings that must have finished first; for deletion, those that must be kept longer
+	Revision        uint64   // of the parent when it last asked for something: what it asked before that is out of date
 	OnChangeOnly    bool     // a job succeeds without running where the spec is as it was at the last success
 }
 

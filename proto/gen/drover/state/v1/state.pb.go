@@ -445,7 +445,9 @@ type Parent struct {
 	// Siblings (items) that must have finished first; for deletion, those that must be kept longer.
 	DependsOn []string `protobuf:"bytes,7,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
 	// True where a job succeeds without running if the spec is as it was at the last success.
-	OnChangeOnly  bool `protobuf:"varint,8,opt,name=on_change_only,json=onChangeOnly,proto3" json:"on_change_only,omitempty"`
+	OnChangeOnly bool `protobuf:"varint,8,opt,name=on_change_only,json=onChangeOnly,proto3" json:"on_change_only,omitempty"`
+	// Revision of the parent when it last asked for something; what it asked before that is out of date.
+	Revision      uint64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,6 +536,13 @@ func (x *Parent) GetOnChangeOnly() bool {
 		return x.OnChangeOnly
 	}
 	return false
+}
+
+func (x *Parent) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // Brood counts a resource's children.
@@ -1321,7 +1330,7 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xea\x01\n" +
 	"\x06Parent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1331,7 +1340,8 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x05index\x18\x06 \x01(\rR\x05index\x12\x1d\n" +
 	"\n" +
 	"depends_on\x18\a \x03(\tR\tdependsOn\x12$\n" +
-	"\x0eon_change_only\x18\b \x01(\bR\fonChangeOnly\"\xed\x01\n" +
+	"\x0eon_change_only\x18\b \x01(\bR\fonChangeOnly\x12\x1a\n" +
+	"\brevision\x18\t \x01(\x04R\brevision\"\xed\x01\n" +
 	"\x05Brood\x12\x14\n" +
 	"\x05items\x18\x01 \x01(\rR\x05items\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\rR\x06cursor\x12\x18\n" +
