@@ -36,6 +36,7 @@ type (
 		Rerun          string     `json:"rerun" enum:"failed all" doc:"What another job does: go on with what failed (default), or begin at the beginning of its path (all)."`
 		OnCreate       string     `json:"onCreate" alias:"on_create" doc:"Verb of the flow that apply starts for a new resource whose first phase has autoDeploy true. Default: none."`
 		OnChange       string     `json:"onChange" alias:"on_change" doc:"The same, for a changed spec."`
+		SkipUnchanged  bool       `json:"skipUnchanged" alias:"skip_unchanged" doc:"True where a job of onCreate or onChange succeeds without running if the resource is at its target and the spec is as it was then."`
 		ByMark         bool       `json:"byMark" alias:"by_mark" doc:"True where any flow of a resource that is marked deleted is the one of delete."`
 	}
 	flowSpec struct {
@@ -218,7 +219,7 @@ func (c *checks) table(field string, text []byte) blueprint.Lifecycle {
 	l := blueprint.Lifecycle{
 		Name: blueprint.Custom, Delete: t.Delete, OnTargetChange: blueprint.Cancel, OnFailure: blueprint.Continue,
 		Rerun: blueprint.Rerun(t.Rerun), Walk: blueprint.Walk(t.Walk), Initial: t.Initial, Precedence: t.Precedence,
-		OnCreate: t.OnCreate, OnChange: t.OnChange, ByMark: t.ByMark,
+		OnCreate: t.OnCreate, OnChange: t.OnChange, SkipUnchanged: t.SkipUnchanged, ByMark: t.ByMark,
 	}
 	if t.OnTargetChange != "" {
 		l.OnTargetChange = blueprint.OnTargetChange(t.OnTargetChange)

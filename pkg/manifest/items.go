@@ -16,7 +16,7 @@ const ItemsField = "items"
 
 // Children is a phase that the orchestrator carries out itself, on the resource's children.
 type Children struct {
-	Do    string `json:"do" enum:"apply,run,mark,delete" doc:"Which part: apply (make and update them), run (give them the job, and wait), mark (for deletion), delete (and wait). Default: apply, then run; in a flow that undoes, mark, then delete."`
+	Do    string `json:"do" enum:"apply run mark delete" doc:"Which part: apply (make and update them), run (give them the job, and wait), mark (for deletion), delete (and wait). Default: apply, then run; in a flow that undoes, mark, then delete."`
 	Items string `json:"items" doc:"Field of the spec that lists the children. Default: items."`
 	Kind  string `json:"kind" doc:"Kind of the children that do not name their own."`
 	Verb  string `json:"verb" doc:"Verb of the flow that the children walk. Default: that of their lifecycle for a creation or a change."`

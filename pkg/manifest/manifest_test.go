@@ -137,11 +137,15 @@ const wholeTable = `{"lifecycle": {"flows": [
 	{"verb": "deploy", "from": ["Broken"], "path": ["Build"], "target": "Up", "failure": "Broken", "idempotent": true, "wasDeployed": "history"},
 	{"verb": "remove", "from": ["Up"], "path": ["Clean"], "target": "Gone", "failure": "Broken", "undo": true, "reverse": true, "was_deployed": "yes"}],
 	"delete": "remove", "onTargetChange": "wait", "onFailure": "continue", "walk": "each", "initial": "New", "rerun": "failed",
-	"precedence": ["Broken", "Build", "Clean", "New", "Up", "Gone"], "onCreate": "deploy", "on_change": "deploy", "byMark": true},
+	"precedence": ["Broken", "Build", "Clean", "New", "Up", "Gone"], "onCreate": "deploy", "on_change": "deploy", "byMark": true, "skip_unchanged": true},
 	"phases": [{"name": "a", "executor": {"plugin": {}}, "undo": {"plugin": {}}}]}`
 
+// tree uses phases on children.
+const tree = `{"lifecycle": "execution", "phases": [
+	{"name": "items", "states": ["Init"], "executor": {"children": {"do": "apply", "items": "deployItems", "kind": "Item", "verb": "reconcile"}}}]}`
+
 // examples are blueprints that are accepted; between them they use every field.
-var examples = []string{full, table, service, wholeTable}
+var examples = []string{full, table, service, wholeTable, tree}
 
 func TestBlueprintService(t *testing.T) {
 	t.Parallel()
@@ -181,7 +185,7 @@ func TestBlueprintService(t *testing.T) {
 			},
 		},
 		Delete: "remove", OnTargetChange: blueprint.Wait, OnFailure: blueprint.Continue, Walk: blueprint.Each, Initial: "New",
-		Precedence: []string{"Broken", "Build", "Clean", "New", "Up", "Gone"}, OnCreate: "deploy", OnChange: "deploy", ByMark: true,
+		Precedence: []string{"Broken", "Build", "Clean", "New", "Up", "Gone"}, OnCreate: "deploy", OnChange: "deploy", SkipUnchanged: true, ByMark: true,
 	}, b.Lifecycle)
 
 	together := strings.NewReplacer(`"failed"`, `"all"`, `"each"`, `"together"`, `"precedence": ["Broken", "Build", "Clean", "New", "Up", "Gone"],`, "",
@@ -800,7 +804,7 @@ func TestExamplesUseEveryField(t *testing.T) {
 	require.NoError(t, json.Unmarshal(Schema(), &schema))
 	gather(schema["properties"].(map[string]any)["spec"])
 	require.Greater(t, len(known), 60)
-	aliases := []string{"depends_on", "on_create", "onChange", "by_mark"} // each has its other name in an example
+	aliases := []string{"depends_on", "on_create", "onChange", "by_mark", "skipUnchanged"} // each has its other name in an example
 	for _, name := range known {
 		if !slices.Contains(aliases, name) {
 			require.True(t, used[name], "no example has the field %s", name)

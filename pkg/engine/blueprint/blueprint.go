@@ -125,6 +125,9 @@ type Lifecycle struct {
 	Precedence []string
 	// OnCreate and OnChange are the verbs of the flows that apply starts where the first phase has auto_deploy set.
 	OnCreate, OnChange string
+	// SkipUnchanged: a job of OnCreate or OnChange succeeds without running where the resource stands at its target and
+	// the spec is as it was then (facts/common-ground.md, conflict 5: opt-in).
+	SkipUnchanged bool
 	// ByMark: a job of a resource that is marked deleted walks the flow of Delete, whatever its verb (seed 001,
 	// "Deleting an Execution"; facts/landscaper.md A2).
 	ByMark bool

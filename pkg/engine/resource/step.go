@@ -304,6 +304,11 @@ func (x *step) begin(bp *blueprint.Blueprint, j *job.Ref) bool {
 		}
 	}
 	f := flowOf(bp, &x.s, j)
+	if x.unchanged(bp, &f) {
+		x.moveJob(j, job.Succeeded, "unchanged")
+		x.next()
+		return false
+	}
 	if reason := x.waitedInVain(bp, j, &f); reason != "" {
 		x.endJob(j, job.Failed, reason)
 		return false
@@ -325,6 +330,13 @@ func (x *step) begin(bp *blueprint.Blueprint, j *job.Ref) bool {
 	x.tellOfThePast(&f)
 	x.beginTogether(bp, j, &f)
 	return true
+}
+
+// unchanged reports whether a flow has nothing to do: the resource is at its target, with the spec that it has now.
+func (x *step) unchanged(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
+	lc := &bp.Lifecycle
+	return lc.SkipUnchanged && (f.Verb == lc.OnCreate || f.Verb == lc.OnChange) && x.s.DeletedAt.IsZero() &&
+		x.s.State == f.Target && x.s.ObservedGeneration == x.s.Generation
 }
 
 // waitedInVain says why a job that waited behind another cannot start from where that one led; empty: it can.

@@ -406,7 +406,7 @@ func mapText(m map[string]string) string {
 	return "{" + strings.Join(parts, " ") + "}"
 }
 
-// define reads a blueprint: preset NAME, or lifecycle on_target_change= on_failure= delete= and flow VERB path= target=
+// define reads a blueprint: preset NAME, or lifecycle on_target_change= on_failure= delete= rerun= create= skip and flow VERB path= target=
 // from= failure=; phase NAME states= dependsOn= when= timeout= interval= lease= retry=N/DELAY auto= idempotent undo.
 func (it *interpreter) define(digest string, lines []string) error {
 	bp := &blueprint.Blueprint{
@@ -467,6 +467,8 @@ func (it *interpreter) define(digest string, lines []string) error {
 		case "lifecycle":
 			bp.Lifecycle.Delete = set["delete"]
 			bp.Lifecycle.OnTargetChange = cmp.Or(blueprint.OnTargetChange(set["on_target_change"]), blueprint.Cancel)
+			bp.Lifecycle.Rerun, bp.Lifecycle.OnCreate = blueprint.Rerun(set["rerun"]), set["create"]
+			bp.Lifecycle.SkipUnchanged = slices.Contains(words, "skip")
 			bp.Lifecycle.OnFailure = cmp.Or(blueprint.OnFailure(set["on_failure"]), blueprint.Continue)
 		default:
 			return fmt.Errorf("what is %q?", line)
