@@ -27,6 +27,7 @@ LDFLAGS := -s -w -X github.com/droverproject/drover/pkg/host.version=$(VERSION)
 
 TEST_TIMEOUT ?= 5m
 FUZZ_TIME    ?= 10s
+SIM_FOR      ?= 10m
 
 # Shell: the folders of the modules in go.work, in a variable first, since a failing list must not pass as an empty one.
 MODULES := modules=$$($(GO) list -m -f '{{.Dir}}')
@@ -66,6 +67,10 @@ test-modules-alone: ## Build and vet each module as if go.work did not exist
 	  echo "$${m#$(CURDIR)/}"; \
 	  (cd "$$m" && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) vet ./...); \
 	done
+
+.PHONY: sim
+sim: ## Simulate the whole house from fresh seeds for SIM_FOR (10m); a seed that fails is printed
+	@cd pkg && GOGC=400 DROVER_SIM_FOR=$(SIM_FOR) $(GO) test ./sim -run TestFreshSeeds -count=1 -timeout=0 -v
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME (10s)

@@ -20,7 +20,7 @@ const (
 	Partitions        = 64      // default number of partitions of a system
 	BodyBytesMax      = 1 << 20 // bytes of any message body
 	BatchMessagesMax  = 900     // messages of an atomic batch; the server's own limit is 1,000
-	CommandBytesMax   = 512 << 10
+	CommandBytesMax   = 960 << 10
 	LoadEntitiesMax   = 512 // entities of one Last
 	WorkDeliveriesMax = 10  // deliveries of work after which a worker must fail it
 )
@@ -178,18 +178,6 @@ type RequestHandler func(r Request, reply func(header map[string]string, body []
 // APIHandler answers a request on drover.api, once, from any goroutine. Request.Verb is empty.
 type APIHandler func(subject string, r Request, reply func(header map[string]string, body []byte))
 
-// ResultMessage is one result of a batch.
-type ResultMessage struct {
-	Subject string // the Work's result subject
-	Body    []byte
-}
-
-// Bounds of PublishResults.
-const (
-	ResultsBatchMin = 32
-	ResultsBatchMax = 256
-)
-
 // Inputs is what flows to the owners of partitions. Safe for concurrent use.
 type Inputs interface {
 	// PublishCommand stores a command in COMMANDS. The header may hold Drover-Request-Id, Content-Type, traceparent,
@@ -199,9 +187,6 @@ type Inputs interface {
 	Commands(ctx context.Context, partition int) (Inbox, error)
 	// PublishResult stores a result; subject is the Work's result subject.
 	PublishResult(ctx context.Context, subject string, header map[string]string, body []byte) error
-	// PublishResults stores at most ResultsBatchMax results, all or none. A batch costs some milliseconds by itself, and
-	// one sync of the server's disk instead of one for each result: it pays from ResultsBatchMin on.
-	PublishResults(ctx context.Context, results []ResultMessage) error
 	// Results delivers the results of a partition to its owner.
 	Results(ctx context.Context, partition int) (Inbox, error)
 	// Ask sends an uncaptured request to the owner of a partition and waits for its reply. ErrNoOwner at once if
@@ -341,6 +326,8 @@ type Bus interface {
 	// Setup creates the streams, buckets and schedules, or checks what is there: each difference is one Drift. With
 	// repair it also changes what may be changed without loss.
 	Setup(ctx context.Context, repair bool) ([]Drift, error)
+	// Check reports what Setup would find, and what it would make (Drift.Missing). It changes nothing.
+	Check(ctx context.Context) ([]Drift, error)
 	// Healthy is nil while the server answers.
 	Healthy(ctx context.Context) error
 	// Close flushes and disconnects. Idempotent.
@@ -352,4 +339,6 @@ type Drift struct {
 	Stream, Setting, Want, Have string
 	// Repairable says whether Setup may change it.
 	Repairable bool
+	// Missing says that it is not there: the stream, where Setting is empty, or else that setting's schedule. Setup makes it.
+	Missing bool
 }

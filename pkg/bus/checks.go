@@ -58,20 +58,3 @@ func CheckBatch(batch []Append) error {
 	}
 	return nil
 }
-
-// CheckResults refuses what PublishResults must not send: ErrBatch for too many or none, ErrTooLarge, or a subject that
-// is none of a result.
-func CheckResults(results []ResultMessage) error {
-	if len(results) == 0 || len(results) > ResultsBatchMax {
-		return fmt.Errorf("%w: %d results, not 1 to %d", ErrBatch, len(results), ResultsBatchMax)
-	}
-	for _, r := range results {
-		if _, err := ParseResultSubject(r.Subject); err != nil {
-			return err
-		}
-		if len(r.Body) > BodyBytesMax {
-			return fmt.Errorf("%w: result of %d bytes, limit %d", ErrTooLarge, len(r.Body), BodyBytesMax)
-		}
-	}
-	return nil
-}

@@ -48,11 +48,13 @@ const (
 	ContentTypeJSON   = "application/json"
 )
 
-// PartitionOf is the partition of a tree, by its root's names: FNV-1a (32 bit) over project, kind and name, joined by
-// "/", modulo n.
-func PartitionOf(project, kind, name string, n int) int {
+// PartitionOf is the partition of a tree, by its root's project and name: FNV-1a (32 bit) over both, joined by "/", modulo
+// n. A child's name begins with that of its root and a slash, which no root's name holds, so a name alone says where its
+// tree is; the kind has no part in it, as children are of other kinds than their roots.
+func PartitionOf(project, _, name string, n int) int {
+	root, _, _ := strings.Cut(name, "/")
 	h := fnv.New32a()
-	for _, part := range []string{project, "/", kind, "/", name} {
+	for _, part := range []string{project, "/", root} {
 		_, _ = h.Write([]byte(part)) // a hash never fails
 	}
 	return int(h.Sum32() % uint32(n))
@@ -220,6 +222,13 @@ func ParseResultSubject(subject string) (Entity, error) {
 func (p Phase) WorkSubject() string {
 	return "drover.work." + Token(p.Project) + "." + Token(p.Kind) + "." + Token(p.Phase)
 }
+
+// Subjects in RESULTS and WORK that no result, work or consumer has: the bus keeps a message there of its own, so that the
+// server need not make a new file whenever nothing else is left.
+const (
+	KeepResults = "drover.result.keep.-.-.-"
+	KeepWork    = "drover.work.keep"
+)
 
 // Consumer is the name of the phase's one consumer: its tokens joined by "~", which no token holds. It is at most
 // 255 bytes; longer names are cut and end in a hash of the whole.

@@ -126,6 +126,7 @@ func TestPartitions(t *testing.T) {
 	require.NotContains(t, counts, 0)
 	require.Zero(t, bus.PartitionOf("a", "b", "c", 1))
 	// What users see of it is frozen: an owner finds its resources again after an upgrade.
-	require.Equal(t, 38, bus.PartitionOf("default", "node", "web1.example.com", 64))
+	require.Equal(t, 29, bus.PartitionOf("default", "node", "web1.example.com", 64))
+	require.Equal(t, 29, bus.PartitionOf("default", "disk", "web1.example.com/data/1", 64), "a tree lives in one partition")
 	require.Equal(t, 60, bus.CommandPartition("default", "node", "web1.example.com", 64))
 }

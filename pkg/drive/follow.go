@@ -20,6 +20,14 @@ type jobLane struct {
 	stale  bool // to be loaded before it is decided on
 }
 
+// own are the jobs whose records follow from a resource. The record of one that was handed down is the root's.
+func own(s *resource.State) []job.Ref {
+	if s.Parent.Name == "" {
+		return s.Jobs
+	}
+	return slices.DeleteFunc(slices.Clone(s.Jobs), func(j job.Ref) bool { return j.Handed })
+}
+
 // following reports whether records are out.
 func (ln *lane) following() bool {
 	for _, j := range ln.jobs {
@@ -33,8 +41,7 @@ func (ln *lane) following() bool {
 // follow appends the records that the jobs of a committed state call for. It returns how many.
 func (l *Loop) follow(ln *lane) int {
 	n := 0
-	for i := range ln.state.Jobs {
-		ref := ln.state.Jobs[i]
+	for _, ref := range own(&ln.state) {
 		j := ln.jobs[ref.ID]
 		if j == nil {
 			j = &jobLane{stale: true}
@@ -60,12 +67,13 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 	if j.stale {
 		_, loaded, err := l.port.Load(nil, []JobKey{{ln.key.Project, ref.ID}})
 		if err != nil {
+			l.behind[ln.key] = struct{}{}
 			return false // the sweep comes back to it
 		}
 		j.record, j.seq, j.stale = known(loaded[0]), loaded[0].Seq, false
 	}
 	record, due := job.Derive(root, ref, j.record)
-	if !due {
+	if !due || l.forgotten(&ref, j) {
 		return false
 	}
 	from := job.None
@@ -77,7 +85,7 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		j.busy = false
 		switch {
 		case errors.Is(err, ErrRefused):
-			return
+			j.record = &record // the store will never take it; nothing is to wait for it
 		case err != nil:
 			j.stale = true
 			l.followOne(ln, j, ref, root, at)
@@ -90,9 +98,44 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		if ln.loaded && !ln.busy {
 			l.follow(ln) // the state may have moved on meanwhile
 		}
-		l.rest(ln)
+		l.run(ln) // a step may wait for it
 	})
 	return true
+}
+
+// forgotten reports whether a job's record is gone because its retention is over, though its resource remembers it.
+func (l *Loop) forgotten(ref *job.Ref, j *jobLane) bool {
+	return j.record == nil && ref.State.Final() && !l.now.Before(ref.EndedAt.Add(l.limits.JobRetention))
+}
+
+// owes reports whether a step has to wait: a job that ended would be dropped from the state before its record has
+// followed. Nothing else remembers it, so a crash would lose it, and its request would be a new one.
+func (l *Loop) owes(ln *lane, after *resource.State) bool {
+	if !l.unrecorded(ln, after) {
+		return false
+	}
+	l.follow(ln)
+	if !l.unrecorded(ln, after) {
+		return false
+	}
+	if !ln.following() { // it could not be read: the sweep tries again, and with it what waits
+		l.behind[ln.key] = struct{}{}
+	}
+	return true
+}
+
+// unrecorded reports whether after drops a job that has no record of its end yet.
+func (l *Loop) unrecorded(ln *lane, after *resource.State) bool {
+	for _, ref := range own(&ln.state) {
+		if after.UID == ln.state.UID && after.JobByID(ref.ID) != nil {
+			continue
+		}
+		j := ln.jobs[ref.ID]
+		if j == nil || j.stale || !l.forgotten(&ref, j) && (j.record == nil || !j.record.State.Final()) {
+			return true
+		}
+	}
+	return false
 }
 
 // repair brings the records of just loaded resources up to their states, before anything is decided on them: a crash
@@ -100,8 +143,8 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 func (l *Loop) repair(lanes []*lane) {
 	var keys []JobKey
 	for _, ln := range lanes {
-		for i := range ln.state.Jobs {
-			keys = append(keys, JobKey{ln.key.Project, ln.state.Jobs[i].ID})
+		for _, ref := range own(&ln.state) {
+			keys = append(keys, JobKey{ln.key.Project, ref.ID})
 		}
 	}
 	if len(keys) == 0 {
@@ -115,9 +158,9 @@ func (l *Loop) repair(lanes []*lane) {
 		}
 		at := 0
 		for _, ln := range lanes {
-			for i := range ln.state.Jobs {
+			for _, ref := range own(&ln.state) {
 				if at >= start && at < end {
-					id := ln.state.Jobs[i].ID
+					id := ref.ID
 					if j := ln.jobs[id]; j == nil || !j.busy {
 						ln.jobs[id] = &jobLane{record: known(loaded[at-start]), seq: loaded[at-start].Seq}
 					}
@@ -132,35 +175,59 @@ func (l *Loop) repair(lanes []*lane) {
 }
 
 // Adopt takes over one resource that the log holds. jobs looks up the records of the partition, which the shell read
-// beforehand. Call it for every resource of the partition before the first Offer, then Begin.
+// beforehand (AdoptJob). Call it for every resource of the partition before the first Offer, then Begin.
 func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
 	l.see(s.UpdatedAt)
 	l.track(s.Key, &s, seq)
 	behind := false
-	for i := range s.Jobs {
-		j, ok := jobs(s.Jobs[i].ID)
+	for _, ref := range s.Jobs {
+		l.taken.add(ref.ID, l.limits.TakenIDs) // its record may be yet to come
+	}
+	for _, ref := range own(&s) {
+		j, ok := jobs(ref.ID)
 		prior := known(j)
 		if !ok {
 			prior = nil
 		}
-		if _, due := job.Derive(s.Root(), s.Jobs[i], prior); due {
+		if _, due := job.Derive(s.Root(), ref, prior); due {
 			behind = true
 		}
+	}
+	if behind {
+		l.behind[s.Key] = struct{}{} // its lane may have to make room for others before Begin
 	}
 	if !behind && (s.Gone || s.Job() == nil) {
 		return
 	}
 	ln := l.lane(s.Key)
-	ln.state, ln.seq, ln.loaded = s, seq, true
-	for i := range s.Jobs {
-		j, _ := jobs(s.Jobs[i].ID)
-		ln.jobs[s.Jobs[i].ID] = &jobLane{record: known(j), seq: j.Seq}
+	ln.state, ln.seq, ln.loaded, ln.sole = s, seq, true, l.taken.cover(seq)
+	for _, ref := range own(&s) {
+		j, _ := jobs(ref.ID)
+		ln.jobs[ref.ID] = &jobLane{record: known(j), seq: j.Seq}
 	}
 	l.rest(ln)
 }
 
-// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten.
+// Learn is Adopt at any later time, for what the log has shown since: an owner whose time overlapped with this one's may
+// have written it, and nothing else tells this one. What this one knows better is left alone.
+func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
+	if ln := l.lanes[s.Key]; ln != nil {
+		if ln.busy || len(ln.queue) > 0 || ln.following() || ln.loaded && ln.seq >= seq {
+			return
+		}
+		ln.loaded = false
+	}
+	l.Adopt(s, seq, jobs)
+	if ln := l.lanes[s.Key]; ln != nil && ln.loaded {
+		l.follow(ln)
+		l.rest(ln)
+	}
+}
+
+// AdoptJob takes over one job record: when it has ended long enough ago it is forgotten. Call it for every record of the
+// partition before the first Adopt, as the log held them before the resources were read.
 func (l *Loop) AdoptJob(k JobKey, j LoadedJob) {
+	l.taken.read(k.ID, j.Seq, l.limits.TakenIDs)
 	if j.Record.Gone || j.Record.State.Final() {
 		l.ended.add(j.Record.EndedAt.Add(l.limits.JobRetention), k, j.Seq)
 	}
@@ -229,7 +296,10 @@ func (l *Loop) forgetJobs(now time.Time) int {
 		l.out++
 		l.port.ForgetJob(e.key, e.seq, func(err error) {
 			l.out--
-			if err != nil && !errors.Is(err, ErrLost) {
+			switch {
+			case err == nil:
+				l.taken.forget(e.key.ID)
+			case !errors.Is(err, ErrLost):
 				l.ended.add(now.Add(time.Minute), e.key, e.seq)
 			}
 		})

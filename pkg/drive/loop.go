@@ -3,6 +3,7 @@ package drive
 import (
 	"container/list"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -15,17 +16,23 @@ import (
 
 // Loop drives the resources of one partition. It belongs to one goroutine.
 type Loop struct {
-	port   Port
-	limits Limits
-	now    time.Time // latest time that came in
-	lanes  map[resource.Key]*lane
-	idle   *list.List // lanes with nothing to do, oldest first
-	live   map[resource.Key]struct{}
-	due    dueTimes
-	gone   map[resource.Key]uint64 // buried, not yet forgotten: sequence
-	ended  endedJobs
-	out    int // appends without an answer
-	stats  Stats
+	port    Port
+	limits  Limits
+	now     time.Time // latest time that came in
+	lanes   map[resource.Key]*lane
+	idle    *list.List // lanes with nothing to do, oldest first
+	live    map[resource.Key]struct{}
+	due     dueTimes
+	gone    map[resource.Key]uint64 // buried, not yet forgotten: sequence
+	bury    burials
+	broods  map[resource.Key]*brood // children, by their parent
+	parents map[byName][]resource.Key
+	again   []resource.Key // to be continued at the next tick
+	ended   endedJobs
+	taken   takenIDs
+	behind  map[resource.Key]struct{} // a job's record could not be brought up to its state
+	out     int                       // appends without an answer
+	stats   Stats
 }
 
 // Stats counts what a Loop did since it was made.
@@ -41,6 +48,9 @@ func New(port Port, limits Limits) *Loop {
 	return &Loop{
 		port: port, limits: limits.withDefaults(),
 		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
+		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
+		behind: map[resource.Key]struct{}{},
+		taken:  takenIDs{ids: map[string]struct{}{}},
 	}
 }
 
@@ -51,6 +61,8 @@ type lane struct {
 	seq    uint64
 	loaded bool
 	busy   bool // an append is out
+	// sole: every job of this resource that has a record is among Loop.taken, see takenIDs.
+	sole   bool
 	queue  []*item
 	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
 	polls  map[string]*poll    // Sleeping phases, by name
@@ -61,8 +73,10 @@ type lane struct {
 type item struct {
 	Input
 	tries    int
-	own      bool // made by the Loop itself: nothing to settle
-	specSent bool // the spec of an apply is in the log
+	own      bool                    // made by the Loop itself: nothing to settle
+	specSent bool                    // the spec of an apply is in the log
+	specs    map[resource.Key]string // specs of children that are in the log, by digest
+	read     bool                    // the state was read from the log for it
 }
 
 // poll is what the owner remembers of a Sleeping phase between events. Losing it costs a poll, no more.
@@ -101,7 +115,7 @@ func (l *Loop) Offer(inputs []Input) {
 		if !ln.loaded && len(ln.queue) == 1 {
 			missing, keys = append(missing, ln), append(keys, ln.key)
 		}
-		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil {
+		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil && !(ln.loaded && l.new(ln, c.JobID)) {
 			asked, jobs = append(asked, ln), append(jobs, JobKey{c.Key.Project, c.JobID})
 		}
 		touched = append(touched, ln)
@@ -114,7 +128,8 @@ func (l *Loop) Offer(inputs []Input) {
 				}
 			}
 			for i, ln := range missing {
-				l.set(ln, loaded[i].State, loaded[i].Seq)
+				l.found(ln, loaded[i])
+				ln.queue[0].read = true
 			}
 			l.repair(missing)
 		}
@@ -127,6 +142,11 @@ func (l *Loop) Offer(inputs []Input) {
 // Tick tells the time: what is due is stepped.
 func (l *Loop) Tick(now time.Time) {
 	l.see(now)
+	again := l.again
+	l.again = nil
+	for _, key := range again {
+		l.tell(key, resource.Input{Kind: resource.OnContinue, At: l.now})
+	}
 	for {
 		key, ok := l.due.past(l.now)
 		if !ok {
@@ -189,9 +209,19 @@ func (l *Loop) loadAll(lanes []*lane) {
 		return
 	}
 	for i, ln := range lanes {
-		l.set(ln, loaded[i].State, loaded[i].Seq)
+		l.found(ln, loaded[i])
 	}
 	l.repair(lanes)
+}
+
+// found makes what the log holds the lane's present state.
+func (l *Loop) found(ln *lane, at Loaded) {
+	l.set(ln, at.State, at.Seq)
+	l.noticed(&ln.state)
+	ln.sole = l.taken.cover(at.Seq)
+	for i := range at.State.Jobs {
+		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
+	}
 }
 
 // set makes a state the lane's present one.
@@ -210,6 +240,7 @@ func (l *Loop) set(ln *lane, s resource.State, seq uint64) {
 
 // track keeps what must be known of a resource that is not in memory: whether it is live, due, or to be forgotten.
 func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
+	l.observe(key, s)
 	if s.Exists() && s.Job() != nil {
 		l.live[key] = struct{}{}
 	} else {
@@ -232,6 +263,7 @@ func (l *Loop) run(ln *lane) {
 				l.handBack(ln, errors.New("the log could not be read"))
 				return
 			}
+			ln.queue[0].read = true
 		}
 		it := ln.queue[0]
 		if it.tries++; it.tries > l.limits.StepsMax {
@@ -243,7 +275,9 @@ func (l *Loop) run(ln *lane) {
 			l.applyBlueprint(ln, it)
 			continue
 		}
-		l.step(ln, it)
+		if !l.step(ln, it) {
+			break
+		}
 	}
 	l.rest(ln)
 }
@@ -269,27 +303,35 @@ func (l *Loop) giveBack(ln *lane, it *item, err error) {
 
 const ownAgain = time.Second // before a due time that could not be looked at is looked at again
 
-// step takes one step of one resource.
-func (l *Loop) step(ln *lane, it *item) {
+// step takes one step of one resource. It returns false where the step has to wait for the records of jobs.
+func (l *Loop) step(ln *lane, it *item) bool {
 	in := it.Input.Input
 	env, err := l.env(ln, &in)
 	if err != nil {
 		l.pop(ln)
 		it.back(err)
-		return
+		return true
 	}
 	if in.Kind == resource.OnCommand {
 		if err := l.prepare(ln, it, &in, env); err != nil {
 			l.pop(ln)
 			it.back(err)
-			return
+			return true
 		}
 		if ln.busy {
-			return // the spec goes first
+			return true // the spec goes first
 		}
 	}
 	l.stats.Steps++
 	after, fx := resource.Step(ln.state, in, env)
+	if fx.Event == nil && !it.own && !it.read && dismissed(&in, &fx) {
+		ln.loaded = false
+		return true // run reads the state, and it is stepped again
+	}
+	if fx.Event != nil && l.owes(ln, &after) {
+		it.tries--
+		return false
+	}
 	if len(fx.Notes) > 0 {
 		l.port.Note(ln.key, in, fx.Notes)
 		for _, n := range fx.Notes {
@@ -303,13 +345,29 @@ func (l *Loop) step(ln *lane, it *item) {
 		l.pop(ln)
 		if in.Kind == resource.OnResult && undecided(fx.Notes) {
 			it.back(errors.New("the blueprint that the job pinned, or a newer version of Drover, is needed to decide this"))
-			return
+			return true
 		}
 		l.act(ln, fx)
 		finish(it, fx)
-		return
+		return true
+	}
+	if len(fx.Batch) > 0 {
+		l.batch(ln, it, after, fx)
+		return true
 	}
 	l.append(ln, it, after, fx)
+	return true
+}
+
+// dismissed reports whether an input from outside is turned away. No append proves the state right on which that was
+// decided, and another owner may have changed it since it was read: a result that it would have awaited would be lost.
+func dismissed(in *resource.Input, fx *resource.Effects) bool {
+	if in.Kind == resource.OnCommand {
+		return fx.Reply != nil && fx.Reply.Refused != nil
+	}
+	return in.Kind == resource.OnResult && slices.ContainsFunc(fx.Notes, func(n resource.Note) bool {
+		return n.Code == resource.NoteFenced || n.Code == resource.NoteNothing
+	})
 }
 
 // undecided reports whether a step could not judge its input: it must come again.
@@ -322,6 +380,9 @@ func undecided(notes []resource.Note) bool {
 // append records what a step decided; the rest of its effects follow when it is stored.
 func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effects) {
 	ln.busy = true
+	if c := it.Input.Input.Command; c != nil {
+		l.taken.add(c.JobID, l.limits.TakenIDs) // whatever the answer will be
+	}
 	l.send(Record{
 		Expect:   ln.seq,
 		Resource: &ResourceRecord{Event: *fx.Event, State: after, At: after.UpdatedAt},
@@ -338,18 +399,7 @@ func (l *Loop) append(ln *lane, it *item, after resource.State, fx resource.Effe
 			// with the deleted resource.
 			it.specSent = false
 		default:
-			l.stats.Events++
-			l.pop(ln)
-			l.set(ln, after, seq)
-			l.follow(ln)
-			l.act(ln, fx)
-			finish(it, fx)
-			if fx.More {
-				more := &item{Input: Input{Key: ln.key, Input: resource.Input{
-					Kind: resource.OnContinue, At: after.UpdatedAt, Traceparent: it.Input.Input.Traceparent,
-				}}, own: true}
-				ln.queue = append([]*item{more}, ln.queue...)
-			}
+			l.committed(ln, it, after, fx, seq)
 			if after.Gone {
 				l.forget(ln.key)
 			} else if it.specSent && after.Generation%SpecsKept == 0 {
@@ -404,6 +454,7 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
 		l.due.add(l.now.Add(l.limits.PollLease), ln.key)
 	}
+	l.tellChildren(ln, fx)
 }
 
 func (ln *lane) poll(phase string) *poll {
@@ -452,8 +503,16 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 		if in.Command.Key.Kind == resource.ListenerKind {
 			return env, nil
 		}
-		fresh := in.Command.Verb != resource.VerbApply || !s.Exists()
-		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, fresh)
+		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
+		if err != nil {
+			return env, err
+		}
+		env.Blueprint = present.Blueprint
+	case in.Kind == resource.OnParent && (in.Parent.Ask == resource.Adopt || in.Parent.Ask == resource.Trigger):
+		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
+		if err == nil && present.Blueprint == nil {
+			present, err = l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, true)
+		}
 		if err != nil {
 			return env, err
 		}
@@ -471,6 +530,9 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 			return env, err
 		}
 		env.Blueprint = bp
+	}
+	if err := l.brood(ln, &env); err != nil {
+		return env, err
 	}
 	if !hasConstraint(env.Blueprint) || !s.Exists() {
 		return env, nil
@@ -507,6 +569,10 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env)
 	}
 	if ln.state.JobByID(c.JobID) == nil {
 		j := ln.jobs[c.JobID]
+		if j == nil && l.new(ln, c.JobID) {
+			j = &jobLane{}
+			ln.jobs[c.JobID] = j
+		}
 		if j == nil || j.stale {
 			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
 			if err != nil {
@@ -552,7 +618,10 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	report := SweepReport{Resources: len(l.live)}
 	var lanes []*lane
 	var missing []*lane
-	for _, key := range sortedKeys(l.live) {
+	swept := maps.Clone(l.live)
+	maps.Copy(swept, l.behind)
+	clear(l.behind)
+	for _, key := range sortedKeys(swept) {
 		ln := l.lane(key)
 		lanes = append(lanes, ln)
 		if !ln.loaded && !ln.busy {
@@ -566,9 +635,13 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	}
 	for _, ln := range lanes {
 		if !ln.loaded || ln.busy || len(ln.queue) > 0 {
-			l.rest(ln)
+			if _, is := l.live[ln.key]; !is {
+				l.behind[ln.key] = struct{}{}
+			}
+			l.run(ln)
 			continue
 		}
+		l.askAgain(ln)
 		for _, ask := range sweep.Find(&ln.state, sweep.Observation{
 			At: now, Grace: sweepGrace, Drained: func(phase string) bool { return drained(ln.key.Kind, phase, ln.key) },
 		}) {
@@ -605,21 +678,64 @@ const (
 	sweepGrace   = 10 * time.Second // age before a hand-out may be called lost
 )
 
+// committed does what follows from an event that is in the log.
+func (l *Loop) committed(ln *lane, it *item, after resource.State, fx resource.Effects, seq uint64) {
+	l.stats.Events++
+	l.pop(ln)
+	l.set(ln, after, seq)
+	l.follow(ln)
+	l.act(ln, fx)
+	finish(it, fx)
+	if fx.More {
+		more := &item{Input: Input{Key: ln.key, Input: resource.Input{
+			Kind: resource.OnContinue, At: after.UpdatedAt, Traceparent: it.Input.Input.Traceparent,
+		}}, own: true}
+		ln.queue = append([]*item{more}, ln.queue...)
+	}
+	l.tellParent(&ln.state)
+}
+
+// burials are the resources whose traces are being removed, and those that wait for that: a tree of thousands goes at once.
+type burials struct {
+	waiting []resource.Key
+	under   map[resource.Key]struct{} // waiting or being removed
+	out     int
+}
+
+// forget removes the traces of a resource that is gone, when its turn comes.
 func (l *Loop) forget(key resource.Key) {
-	seq, ok := l.gone[key]
-	if !ok {
+	if _, ok := l.gone[key]; !ok {
 		return
 	}
-	l.out++
-	l.port.ForgetResource(key, seq, func(err error) {
-		l.out--
-		if err == nil && l.gone[key] == seq {
-			delete(l.gone, key)
+	if _, ok := l.bury.under[key]; ok {
+		return
+	}
+	l.bury.under[key] = struct{}{}
+	l.bury.waiting = append(l.bury.waiting, key)
+	l.buryNext()
+}
+
+func (l *Loop) buryNext() {
+	for l.bury.out < l.limits.Forgets && len(l.bury.waiting) > 0 {
+		key := l.bury.waiting[0]
+		l.bury.waiting = l.bury.waiting[1:]
+		seq, ok := l.gone[key]
+		if !ok {
+			delete(l.bury.under, key)
+			continue
 		}
-		if errors.Is(err, ErrLost) {
-			delete(l.gone, key) // it lives again
-		}
-	})
+		l.bury.out++
+		l.out++
+		l.port.ForgetResource(key, seq, func(err error) {
+			l.out--
+			l.bury.out--
+			delete(l.bury.under, key)
+			if err == nil && l.gone[key] == seq || errors.Is(err, ErrLost) { // lost: it lives again
+				delete(l.gone, key)
+			}
+			l.buryNext()
+		})
+	}
 }
 
 // known is the record of a loaded job, or nil.

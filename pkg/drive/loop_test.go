@@ -14,12 +14,15 @@ import (
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/audit"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
 // world is the log and the workers that all Loops of a test share: one partition, in memory, on the test's own clock.
 type world struct {
+	kinds   []*blueprint.Blueprint // of a tree
+	items   []children.Item
 	t       *testing.T
 	random  *rand.Rand
 	now     time.Time
@@ -36,6 +39,8 @@ type world struct {
 	begun   map[string]int // hand-outs recorded after the completion of the same job and phase
 	events  int
 	unread  bool // Load fails
+	asked   int  // records of jobs that were loaded
+	answers bool // every answer arrives
 	trims   []resource.Key
 }
 
@@ -81,7 +86,7 @@ func (w *world) store(r drive.Record) (uint64, error) {
 			return 0, drive.ErrLost
 		}
 		after := r.Resource.State
-		require.Empty(w.t, audit.Resource(after, w.bp), "%+v", after)
+		require.Empty(w.t, audit.Resource(after, w.plan(after.Kind)), "%+v", after)
 		prior := before.State
 		if prior.Gone {
 			prior = resource.State{UID: prior.UID, Gone: true, UpdatedAt: prior.UpdatedAt}
@@ -159,7 +164,7 @@ func (w *world) keys() []resource.Key {
 func (s *shell) Append(r drive.Record, done func(uint64, error)) {
 	s.sent = append(s.sent, func() {
 		seq, err := s.store(r)
-		if s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
+		if !s.answers && s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
 			seq, err = 0, drive.ErrLost
 		}
 		if !s.dead {
@@ -200,18 +205,61 @@ func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, 
 	for _, k := range jobs {
 		j = append(j, s.jobs[k])
 	}
+	s.asked += len(jobs)
 	return l, j, nil
 }
 
 func (s *shell) Blueprint(_, _, digest string) (*blueprint.Blueprint, error) {
-	if digest != s.bp.Digest {
-		return nil, drive.ErrNotFound
+	for _, bp := range append([]*blueprint.Blueprint{s.bp}, s.kinds...) {
+		if bp.Digest == digest {
+			return bp, nil
+		}
 	}
-	return s.bp, nil
+	return nil, drive.ErrNotFound
 }
 
-func (s *shell) PresentBlueprint(string, string, bool) (drive.LoadedBlueprint, error) {
-	return drive.LoadedBlueprint{Blueprint: s.bp, Generation: 1, Seq: 1}, nil
+func (s *shell) PresentBlueprint(_, kind string, _ bool) (drive.LoadedBlueprint, error) {
+	return drive.LoadedBlueprint{Blueprint: s.plan(kind), Generation: 1, Seq: 1}, nil
+}
+
+// plan is the blueprint of a kind; all kinds but a tree's are nodes.
+func (w *world) plan(kind string) *blueprint.Blueprint {
+	for _, bp := range w.kinds {
+		if bp.Kind == kind {
+			return bp
+		}
+	}
+	return w.bp
+}
+
+func (s *shell) AppendBatch(rs []drive.Record, done func(uint64, error)) {
+	s.sent = append(s.sent, func() {
+		var err error
+		for _, r := range rs {
+			if s.states[r.Resource.State.Key].Seq != r.Expect {
+				err = drive.ErrLost // nothing is stored
+			}
+		}
+		var seq uint64
+		for _, r := range rs {
+			if err == nil {
+				seq, err = s.store(r)
+				require.NoError(s.t, err)
+			}
+		}
+		if s.random.IntN(20) == 0 {
+			seq, err = 0, drive.ErrLost
+		}
+		if !s.dead {
+			done(seq, err)
+		}
+	})
+}
+
+func (s *shell) Items(*blueprint.Phase, []byte) ([]children.Item, error) { return s.items, nil }
+
+func (s *shell) ChildUID(key resource.Key, jobID string, at time.Time) string {
+	return "uid-" + key.Name + "-" + jobID + "-" + at.Format(time.RFC3339Nano)
 }
 
 func (s *shell) Spec(key resource.Key, digest string) ([]byte, error) {

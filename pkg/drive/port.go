@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
@@ -48,6 +49,11 @@ type Limits struct {
 	PollLease time.Duration
 	// JobRetention is how long a final job is kept. Default job.RetentionDefault.
 	JobRetention time.Duration
+	// Forgets is how many resources are forgotten at once. Default 64.
+	Forgets int
+	// TakenIDs is how many ids of jobs are kept in memory, some 60 bytes each; past it every command costs a read of
+	// the log. Default 1,000,000.
+	TakenIDs int
 	// StepsMax is how often one input is tried when appends are lost, before it is handed back. Default 20.
 	StepsMax int
 }
@@ -61,6 +67,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Appends, 512)
 	set(&l.CachedStates, 4096)
 	set(&l.StepsMax, 20)
+	set(&l.Forgets, 64)
+	set(&l.TakenIDs, 1_000_000)
 	if l.PollLease <= 0 {
 		l.PollLease = 35 * time.Second
 	}
@@ -136,12 +144,16 @@ type Port interface {
 	// Append sends a record. done is called exactly once, on the Loop's goroutine, after Append has returned, with the
 	// stored sequence, ErrLost or ErrRefused. Records reach the log in the order of the calls.
 	Append(r Record, done func(seq uint64, err error))
+	// AppendBatch stores all records or none. done is called as for Append, with the sequence of the last record; the
+	// others are stored right before it, in the order given.
+	AppendBatch(rs []Record, done func(seq uint64, err error))
 	// Load returns resources and jobs as the log holds them, in the order asked.
 	Load(keys []resource.Key, jobs []JobKey) ([]Loaded, []LoadedJob, error)
 	// Blueprint returns the blueprint of this digest (ErrNotFound). It is immutable, so the Port may cache it.
 	Blueprint(project, kind, digest string) (*blueprint.Blueprint, error)
 	// PresentBlueprint returns the one that new jobs of a kind pin; Seq 0 without an error where there is none. fresh
-	// asks for the log's answer, not a cached one.
+	// asks for the log's answer. Without it the answer may be as old as the acceptance of a changed blueprint is held
+	// back, so that it holds for all that is sent after its acceptance was answered.
 	PresentBlueprint(project, kind string, fresh bool) (LoadedBlueprint, error)
 	// Spec returns a spec's JSON.
 	Spec(key resource.Key, digest string) ([]byte, error)
@@ -149,6 +161,11 @@ type Port interface {
 	SpecSeq(key resource.Key) (seq uint64, err error)
 	// TrimSpecs keeps the newest SpecsKept specs of a resource. It works in the background; what fails is done next time.
 	TrimSpecs(key resource.Key)
+	// Items are the children that a spec defines for a phase; an error names the field that is wrong. It is a function of
+	// its arguments alone.
+	Items(ph *blueprint.Phase, spec []byte) ([]children.Item, error)
+	// ChildUID is the uid of a child that is made under a job at a time: the same for the same arguments.
+	ChildUID(key resource.Key, jobID string, at time.Time) string
 	// When evaluates a constraint over a spec and a state.
 	When(expression string, spec []byte, s *resource.State) (bool, error)
 	// Poll hands a Sleeping phase out again, with the committed state s. key makes it safe to repeat.

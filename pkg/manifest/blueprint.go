@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/droverproject/drover/pkg/constraint"
@@ -13,10 +15,10 @@ import (
 // The spec of a Blueprint as users write it. Schema is made from these types, so that both say the same.
 type (
 	blueprintSpec struct {
-		Lifecycle json.RawMessage `json:"lifecycle" need:"true" schema:"lifecycle" doc:"A preset (node), or a table of flows."`
+		Lifecycle json.RawMessage `json:"lifecycle" need:"true" schema:"lifecycle" doc:"A preset, or a table of flows."`
 		States    []string        `json:"states" doc:"Preset node: the states that lead to Started, in order."`
 		Paths     pathsSpec       `json:"paths" doc:"Preset node: the states that lead to the other targets. A target without a path is reached at once."`
-		Phases    []phaseSpec     `json:"phases" doc:"What is done in the states."`
+		Phases    []phaseSpec     `json:"phases" doc:"What is done, in the order in which phases that are equal are handed out."`
 	}
 	pathsSpec struct {
 		Terminated  []string `json:"Terminated" doc:"States on the way to Terminated."`
@@ -24,32 +26,45 @@ type (
 		Deallocated []string `json:"Deallocated" doc:"States on the way to Deallocated."`
 	}
 	tableSpec struct {
-		Flows          []flowSpec `json:"flows" need:"true" doc:"One for each verb."`
+		Flows          []flowSpec `json:"flows" need:"true" doc:"The rows of the table. Rows may share a verb: they differ in from, idempotent and wasDeployed."`
 		Delete         string     `json:"delete" doc:"Verb of the flow that deletion walks first. Default: none."`
-		OnTargetChange string     `json:"onTargetChange" doc:"What a new flow does to one that runs: cancel (default) or reject."`
-		OnFailure      string     `json:"onFailure" doc:"What a failed phase means for the others of its state: continue (default) or drain."`
+		OnTargetChange string     `json:"onTargetChange" enum:"cancel reject wait" doc:"What a new flow does to one that runs: cancel it (default), be refused (reject), or wait behind it."`
+		OnFailure      string     `json:"onFailure" enum:"continue drain" doc:"What a failed phase means for the others of its state: continue (default), or drain."`
+		Walk           string     `json:"walk" enum:"together each" doc:"What walks a path: the resource (together, the default), or each of its phases by itself."`
+		Initial        string     `json:"initial" doc:"State of what no flow has touched. Default: none."`
+		Precedence     []string   `json:"precedence" doc:"With walk each: the resource's state is the first of these that any of its phases is in."`
+		Rerun          string     `json:"rerun" enum:"failed all" doc:"What another job does: go on with what failed (default), or begin at the beginning of its path (all)."`
+		OnCreate       string     `json:"onCreate" alias:"on_create" doc:"Verb of the flow that apply starts for a new resource whose first phase has autoDeploy true. Default: none."`
+		OnChange       string     `json:"onChange" alias:"on_change" doc:"The same, for a changed spec."`
+		ByMark         bool       `json:"byMark" alias:"by_mark" doc:"True where any flow of a resource that is marked deleted is the one of delete."`
 	}
 	flowSpec struct {
-		Verb   string   `json:"verb" need:"true" doc:"Command that starts the flow."`
-		From   []string `json:"from" doc:"States that it may start from. Default: any."`
-		Path   []string `json:"path" doc:"States that it walks, in order."`
-		Target string   `json:"target" need:"true" doc:"State that it ends in."`
+		Verb        string   `json:"verb" need:"true" doc:"Command that starts the flow."`
+		From        []string `json:"from" doc:"States that it may start from. Default: any."`
+		Path        []string `json:"path" doc:"States that it walks, in order."`
+		Target      string   `json:"target" need:"true" doc:"State that it ends in."`
+		Failure     string   `json:"failure" doc:"State that a failed or canceled job leads to. Default: none, a retry goes on where it failed."`
+		Undo        bool     `json:"undo" doc:"True where phases are carried out by their undo executor."`
+		Reverse     bool     `json:"reverse" doc:"True where what depends on a phase goes before it."`
+		Idempotent  bool     `json:"idempotent" doc:"True where it may start only if the phases concerned are idempotent."`
+		WasDeployed string   `json:"wasDeployed" alias:"was_deployed" enum:"no yes history" doc:"What executors are told of earlier deployments. Default: true from a reached target until that of delete is reached."`
 	}
 	phaseSpec struct {
 		Name        string        `json:"name" need:"true" doc:"Name, once in the blueprint."`
 		Description string        `json:"description" doc:"What the phase does, for people."`
 		Text        string        `json:"text" doc:"What to show while it runs."`
-		States      []string      `json:"states" need:"true" doc:"States during which the phase is called."`
+		States      []string      `json:"states" doc:"States during which the phase is called. Not where each phase walks by itself; needed everywhere else."`
 		DependsOn   []string      `json:"dependsOn" alias:"depends_on" doc:"Phases of the same state that must be completed first."`
 		When        string        `json:"when" doc:"CEL expression over the resource; where it is false, the phase is skipped."`
 		Provider    string        `json:"provider" doc:"Provider whose resources the phase is for."`
 		Executor    executorSpec  `json:"executor" need:"true" doc:"Who carries the phase out: exactly one."`
+		Undo        *executorSpec `json:"undo" alias:"decom" doc:"Who carries it out in flows that undo: exactly one; plugin where executor is plugin, and no plugin elsewhere."`
 		Timeout     time.Duration `json:"timeout" doc:"Time for an attempt. Default: none."`
 		Interval    time.Duration `json:"interval" doc:"Delay until a pending phase is called again. Default: 15s."`
 		Lease       time.Duration `json:"lease" doc:"Silence after which a canceled call is given up. Default: 30s."`
 		Retry       retrySpec     `json:"retry" doc:"Policy for failures that may pass. Default: none."`
-		Idempotent  bool          `json:"idempotent" doc:"True where the phase may run again after it was completed."`
-		AutoDeploy  *bool         `json:"autoDeploy" alias:"auto_deploy" doc:"Not supported by this version."`
+		Idempotent  bool          `json:"idempotent" alias:"idempotency" doc:"True where the phase may run again after it has begun, and yields the same."`
+		AutoDeploy  *bool         `json:"autoDeploy" alias:"auto_deploy" doc:"Not set: apply starts nothing. True, of a flow's first phase: apply starts the flow. False: the phase waits for approve."`
 	}
 	retrySpec struct {
 		Attempts int           `json:"attempts" doc:"Failures that are forgiven."`
@@ -60,13 +75,48 @@ type (
 		HTTP   json.RawMessage `json:"http" schema:"http" doc:"An HTTP request."`
 		Poll   json.RawMessage `json:"poll" schema:"poll" doc:"HTTP requests until the answer is as expected."`
 		Script json.RawMessage `json:"script" schema:"script" doc:"A process on the runner's machine."`
+
+		Children json.RawMessage `json:"children" schema:"children" doc:"The resource's children, which the orchestrator itself makes, runs and deletes."`
 	}
 )
 
-// unsupported are presets of design.md that a later version brings.
-var unsupported = []string{"service", "installation", "execution", "deployitem"}
+// preset makes a lifecycle that has a name.
+type preset struct {
+	name string
+	make func(spec *blueprintSpec) blueprint.Lifecycle
+}
 
-const notYet = "not supported by this version"
+// presets are those that a manifest may name, in the order in which they are listed.
+var presets = []preset{
+	{blueprint.PresetNode, func(spec *blueprintSpec) blueprint.Lifecycle {
+		return blueprint.Node(blueprint.NodePaths{
+			Started: spec.States, Off: spec.Paths.Off, Deallocated: spec.Paths.Deallocated, Terminated: spec.Paths.Terminated,
+		})
+	}},
+	{blueprint.PresetService, func(*blueprintSpec) blueprint.Lifecycle { return blueprint.Service() }},
+	{blueprint.PresetInstallation, func(*blueprintSpec) blueprint.Lifecycle { return blueprint.Installation() }},
+	{blueprint.PresetExecution, func(*blueprintSpec) blueprint.Lifecycle { return blueprint.Execution() }},
+	{blueprint.PresetDeployItem, func(*blueprintSpec) blueprint.Lifecycle { return blueprint.DeployItem() }},
+}
+
+// Presets lists the lifecycles that a blueprint may name, instead of spelling out a table of flows.
+func Presets() []string {
+	names := make([]string, len(presets))
+	for i := range presets {
+		names[i] = presets[i].name
+	}
+	return names
+}
+
+// Preset is the table of a lifecycle that has a name. The paths of node are each blueprint's own, and empty here.
+func Preset(name string) (blueprint.Lifecycle, bool) {
+	for i := range presets {
+		if presets[i].name == name {
+			return presets[i].make(&blueprintSpec{}), true
+		}
+	}
+	return blueprint.Lifecycle{}, false
+}
 
 // Blueprint reads the spec of a Blueprint manifest, whose name is the kind that it defines. It returns the blueprint,
 // or what is wrong with it, in the order of the fields; never both.
@@ -121,37 +171,43 @@ func (c *checks) read(path string, data []byte, v any) bool {
 
 func (c *checks) lifecycle(spec *blueprintSpec) blueprint.Lifecycle {
 	const field = "spec.lifecycle"
+	known := strings.Join(Presets(), ", ")
 	if len(spec.Lifecycle) == 0 {
-		c.fail(field, "is missing: %s, or a table of flows", blueprint.PresetNode)
+		c.fail(field, "is missing: %s, or a table of flows", known)
 		return blueprint.Lifecycle{}
 	}
 	if spec.Lifecycle[0] == '{' {
-		if spec.States != nil {
-			c.fail("spec.states", "is for the preset %s: a table of flows has its own paths", blueprint.PresetNode)
-		}
-		if spec.Paths.Terminated != nil || spec.Paths.Off != nil || spec.Paths.Deallocated != nil {
-			c.fail("spec.paths", "is for the preset %s: a table of flows has its own paths", blueprint.PresetNode)
-		}
+		c.nodeOnly(spec, "a table of flows")
 		return c.table(field, spec.Lifecycle)
 	}
-	var preset string
-	if !c.read(field, spec.Lifecycle, &preset) {
+	var name string
+	if !c.read(field, spec.Lifecycle, &name) {
 		return blueprint.Lifecycle{}
 	}
-	for _, name := range unsupported {
-		if preset == name {
-			c.fail(field, "the preset %s is %s", name, notYet)
-			return blueprint.Lifecycle{}
+	i := slices.IndexFunc(presets, func(p preset) bool { return p.name == name })
+	if i < 0 {
+		c.fail(field, "is no preset: %s, or a table of flows", known)
+		return blueprint.Lifecycle{}
+	}
+	if name != blueprint.PresetNode {
+		c.nodeOnly(spec, "the preset "+name)
+	}
+	return presets[i].make(spec)
+}
+
+// nodeOnly refuses the fields from which the preset node takes its paths.
+func (c *checks) nodeOnly(spec *blueprintSpec, lifecycle string) {
+	for _, f := range []struct {
+		field string
+		given bool
+	}{
+		{"spec.states", spec.States != nil},
+		{"spec.paths", spec.Paths.Terminated != nil || spec.Paths.Off != nil || spec.Paths.Deallocated != nil},
+	} {
+		if f.given {
+			c.fail(f.field, "is for the preset %s: %s has its own paths", blueprint.PresetNode, lifecycle)
 		}
 	}
-	if preset != blueprint.PresetNode {
-		c.fail(field, "is no preset: %s, or a table of flows", blueprint.PresetNode)
-		return blueprint.Lifecycle{}
-	}
-	return blueprint.Node(blueprint.NodePaths{
-		Started: spec.States, Off: spec.Paths.Off, Deallocated: spec.Paths.Deallocated,
-		Terminated: spec.Paths.Terminated,
-	})
 }
 
 func (c *checks) table(field string, text []byte) blueprint.Lifecycle {
@@ -161,6 +217,8 @@ func (c *checks) table(field string, text []byte) blueprint.Lifecycle {
 	}
 	l := blueprint.Lifecycle{
 		Name: blueprint.Custom, Delete: t.Delete, OnTargetChange: blueprint.Cancel, OnFailure: blueprint.Continue,
+		Rerun: blueprint.Rerun(t.Rerun), Walk: blueprint.Walk(t.Walk), Initial: t.Initial, Precedence: t.Precedence,
+		OnCreate: t.OnCreate, OnChange: t.OnChange, ByMark: t.ByMark,
 	}
 	if t.OnTargetChange != "" {
 		l.OnTargetChange = blueprint.OnTargetChange(t.OnTargetChange)
@@ -168,51 +226,85 @@ func (c *checks) table(field string, text []byte) blueprint.Lifecycle {
 	if t.OnFailure != "" {
 		l.OnFailure = blueprint.OnFailure(t.OnFailure)
 	}
-	if l.OnTargetChange == blueprint.Wait {
-		c.fail(field+".onTargetChange", "the policy wait is %s", notYet)
+	// The engine's zero values have names in a manifest.
+	if t.Rerun == rerunFailed {
+		l.Rerun = blueprint.RerunFailed
 	}
-	for _, f := range t.Flows {
-		l.Flows = append(l.Flows, blueprint.Flow{Verb: f.Verb, From: f.From, Path: f.Path, Target: f.Target})
+	if t.Walk == walkTogether {
+		l.Walk = blueprint.Together
+	}
+	for i := range t.Flows {
+		f := &t.Flows[i]
+		l.Flows = append(l.Flows, blueprint.Flow{
+			Verb: f.Verb, From: f.From, Path: f.Path, Target: f.Target, Failure: f.Failure, Undo: f.Undo, Reverse: f.Reverse,
+			Idempotent: f.Idempotent, WasDeployed: blueprint.WasDeployed(f.WasDeployed),
+		})
 	}
 	return l
 }
 
+// Names that only manifests have.
+const (
+	rerunFailed  = "failed"
+	walkTogether = "together"
+)
+
 func (c *checks) phase(field string, s *phaseSpec) blueprint.Phase {
-	if s.AutoDeploy != nil {
-		c.fail(field+".autoDeploy", "is %s: phases are never gated, and apply starts nothing", notYet)
-	}
 	if s.When != "" && len(s.When) <= blueprint.WhenBytesMax {
 		if err := constraint.Compile(s.When); err != nil {
 			c.fail(field+".when", "%s", err)
 		}
 	}
-	return blueprint.Phase{
-		Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: s.When,
-		Provider: s.Provider, Executor: c.executor(field+".executor", &s.Executor), Timeout: s.Timeout,
-		Interval: s.Interval, Lease: s.Lease, Retry: blueprint.Retry(s.Retry), Idempotent: s.Idempotent,
+	executor, own := c.executor(field+".executor", &s.Executor)
+	p := blueprint.Phase{
+		Children: own, Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: s.When,
+		Provider: s.Provider, Executor: executor, Timeout: s.Timeout,
+		Interval: s.Interval, Lease: s.Lease, Retry: blueprint.Retry(s.Retry), Idempotent: s.Idempotent, AutoDeploy: s.AutoDeploy,
+	}
+	if s.Undo != nil {
+		undo, _ := c.executor(field+".undo", s.Undo)
+		p.Undo = &undo
+		c.sameConsumer(field+".undo", p.Executor.Kind, undo.Kind)
+	}
+	return p
+}
+
+// kindPlugin is the one executor that is not carried out by the runner.
+const kindPlugin = "plugin"
+
+// sameConsumer refuses an undo that another process would have to carry out: a phase has one consumer, and whoever pulls
+// from it is given what is to be done and what is to be undone.
+func (c *checks) sameConsumer(field, executor, undo string) {
+	switch {
+	case executor == "" || undo == "": // refused already
+	case (executor == blueprint.ExecutorChildren) != (undo == blueprint.ExecutorChildren):
+		c.fail(strictjson.Field(field, undo), "does not fit the phase's executor, %s: what was done with children is undone with children", executor)
+	case executor == kindPlugin && undo != kindPlugin:
+		c.fail(strictjson.Field(field, undo), "is not plugin, as the phase's executor is: one worker serves a phase, and undoes it too")
+	case executor != kindPlugin && undo == kindPlugin:
+		c.fail(strictjson.Field(field, undo), "is plugin, and the phase's executor is %s: the runner serves the phase, and undoes it too", executor)
 	}
 }
 
-func (c *checks) executor(field string, s *executorSpec) blueprint.Executor {
-	var e blueprint.Executor
+func (c *checks) executor(field string, s *executorSpec) (e blueprint.Executor, own *blueprint.Children) {
 	var config json.RawMessage
 	given := 0
 	for _, k := range []struct {
 		kind   string
 		config json.RawMessage
-	}{{"plugin", s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}} {
+	}{{kindPlugin, s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}, {blueprint.ExecutorChildren, s.Children}} {
 		if k.config != nil {
 			e.Kind, config = k.kind, k.config
 			given++
 		}
 	}
 	if given != 1 {
-		c.fail(field, "is to be exactly one of plugin, http, poll, script; %d are given", given)
-		return e
+		c.fail(field, "is to be exactly one of plugin, http, poll, script, children; %d are given", given)
+		return e, nil
 	}
 	path := strictjson.Field(field, e.Kind)
 	switch e.Kind {
-	case "plugin":
+	case kindPlugin:
 		c.read(path, config, &Plugin{})
 	case "http":
 		if h := (HTTP{}); c.read(path, config, &h) {
@@ -226,11 +318,15 @@ func (c *checks) executor(field string, s *executorSpec) blueprint.Executor {
 		if s := (Script{}); c.read(path, config, &s) {
 			s.check(c, path)
 		}
+	case blueprint.ExecutorChildren:
+		if s := (Children{}); c.read(path, config, &s) {
+			own = s.blueprint(c, path)
+		}
 	}
 	canonical, _, err := Canonical(config)
 	if err != nil {
 		c.fail(path, "%s", err)
 	}
 	e.Config = string(canonical)
-	return e
+	return e, own
 }

@@ -36,7 +36,7 @@ const (
 )
 
 // Of templates: url, headers, body, command, env and dir may hold Jinja: {{ … }} over resource.{name, kind, project, uid, labels,
-// spec, attributes, state, target}, phase.{name, attempt, data} and job.{id}. The runner renders them at each call;
+// spec, attributes, state, target}, phase.{name, attempt, undo, data} and job.{id}. The runner renders them at each call;
 // here only their delimiters are checked.
 
 // Plugin hands the phase to a worker of anyone's. It has no settings: the worker knows the phase by its name.

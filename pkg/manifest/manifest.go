@@ -59,6 +59,8 @@ func Check(m *wire.Manifest) []resource.Violation {
 	}
 	if reason := CheckName(m.Name); reason != "" {
 		fail("metadata.name", reason)
+	} else if strings.Contains(m.Name, "/") {
+		fail("metadata.name", "holds a slash: names with one are those of children, which their parents make")
 	}
 	if m.Project != "" {
 		if reason := CheckName(m.Project); reason != "" {

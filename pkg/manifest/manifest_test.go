@@ -97,7 +97,7 @@ func TestContract(t *testing.T) {
 	require.Equal(t, []resource.Violation{{Field: "spec.phases[1].dependsOn[0]", Reason: "no phase of this name"}}, wrong)
 }
 
-// full uses every field that this version supports.
+// full uses every field of a blueprint of the preset node, and of the executors.
 const full = `{
 	"lifecycle": "node", "states": ["Allocation", "Configuration"],
 	"paths": {"Terminated": ["Termination"], "Off": ["Shutdown"], "Deallocated": ["Deallocation"]},
@@ -122,6 +122,96 @@ const table = `{"lifecycle": {"flows": [
 	{"verb": "remove", "from": ["Up", "Build"], "path": ["Clean"], "target": "Gone"}],
 	"delete": "remove", "onTargetChange": "reject", "onFailure": "drain"},
 	"phases": [{"name": "a", "states": ["Build", "Clean"], "executor": {"plugin": {}}}]}`
+
+// service uses what phases have that walk by themselves.
+const service = `{"lifecycle": "service", "phases": [
+	{"name": "vlan", "executor": {"script": {"command": ["make"]}}, "undo": {"http": {"url": "http://h/{{ resource.name }}", "method": "DELETE"}},
+	 "autoDeploy": true, "idempotent": true},
+	{"name": "port", "executor": {"plugin": {}}, "undo": {"plugin": {}}, "autoDeploy": false},
+	{"name": "ip", "dependsOn": ["vlan"], "executor": {"poll": {"url": "http://h"}}, "decom": {"script": {"command": ["unmake"]}},
+	 "auto_deploy": false, "idempotency": true}]}`
+
+// wholeTable uses every field of a table of flows.
+const wholeTable = `{"lifecycle": {"flows": [
+	{"verb": "deploy", "from": ["New"], "path": ["Build"], "target": "Up", "failure": "Broken", "wasDeployed": "no"},
+	{"verb": "deploy", "from": ["Broken"], "path": ["Build"], "target": "Up", "failure": "Broken", "idempotent": true, "wasDeployed": "history"},
+	{"verb": "remove", "from": ["Up"], "path": ["Clean"], "target": "Gone", "failure": "Broken", "undo": true, "reverse": true, "was_deployed": "yes"}],
+	"delete": "remove", "onTargetChange": "wait", "onFailure": "continue", "walk": "each", "initial": "New", "rerun": "failed",
+	"precedence": ["Broken", "Build", "Clean", "New", "Up", "Gone"], "onCreate": "deploy", "on_change": "deploy", "byMark": true},
+	"phases": [{"name": "a", "executor": {"plugin": {}}, "undo": {"plugin": {}}}]}`
+
+// examples are blueprints that are accepted; between them they use every field.
+var examples = []string{full, table, service, wholeTable}
+
+func TestBlueprintService(t *testing.T) {
+	t.Parallel()
+	yes, no := true, false
+	b, wrong := Blueprint("p", "k", []byte(service))
+	require.Empty(t, wrong)
+	require.Equal(t, blueprint.Service(), b.Lifecycle)
+	require.Equal(t, []blueprint.Phase{
+		{
+			Name: "vlan", Executor: blueprint.Executor{Kind: "script", Config: `{"command":["make"]}`},
+			Undo:       &blueprint.Executor{Kind: "http", Config: `{"method":"DELETE","url":"http://h/{{ resource.name }}"}`},
+			Idempotent: true, AutoDeploy: &yes,
+		},
+		{
+			Name: "port", Executor: blueprint.Executor{Kind: "plugin", Config: "{}"},
+			Undo: &blueprint.Executor{Kind: "plugin", Config: "{}"}, AutoDeploy: &no,
+		},
+		{
+			Name: "ip", DependsOn: []string{"vlan"}, Executor: blueprint.Executor{Kind: "poll", Config: `{"url":"http://h"}`},
+			Undo: &blueprint.Executor{Kind: "script", Config: `{"command":["unmake"]}`}, Idempotent: true, AutoDeploy: &no,
+		},
+	}, b.Phases)
+
+	b, wrong = Blueprint("p", "k", []byte(wholeTable))
+	require.Empty(t, wrong)
+	require.Equal(t, blueprint.Lifecycle{
+		Name: "custom",
+		Flows: []blueprint.Flow{
+			{Verb: "deploy", From: []string{"New"}, Path: []string{"Build"}, Target: "Up", Failure: "Broken", WasDeployed: blueprint.WasNot},
+			{
+				Verb: "deploy", From: []string{"Broken"}, Path: []string{"Build"}, Target: "Up", Failure: "Broken", Idempotent: true,
+				WasDeployed: blueprint.ByItsPast,
+			},
+			{
+				Verb: "remove", From: []string{"Up"}, Path: []string{"Clean"}, Target: "Gone", Failure: "Broken", Undo: true, Reverse: true,
+				WasDeployed: blueprint.WasIndeed,
+			},
+		},
+		Delete: "remove", OnTargetChange: blueprint.Wait, OnFailure: blueprint.Continue, Walk: blueprint.Each, Initial: "New",
+		Precedence: []string{"Broken", "Build", "Clean", "New", "Up", "Gone"}, OnCreate: "deploy", OnChange: "deploy", ByMark: true,
+	}, b.Lifecycle)
+
+	together := strings.NewReplacer(`"failed"`, `"all"`, `"each"`, `"together"`, `"precedence": ["Broken", "Build", "Clean", "New", "Up", "Gone"],`, "",
+		`"name": "a"`, `"name": "a", "states": ["Build", "Clean"]`).Replace(wholeTable)
+	b, wrong = Blueprint("p", "k", []byte(together))
+	require.Empty(t, wrong)
+	require.Equal(t, blueprint.RerunAll, b.Lifecycle.Rerun)
+	require.Equal(t, blueprint.Together, b.Lifecycle.Walk)
+}
+
+// TestPresets: each can be named, and is the engine's table.
+func TestPresets(t *testing.T) {
+	t.Parallel()
+	tables := map[string]blueprint.Lifecycle{
+		"node": blueprint.Node(blueprint.NodePaths{}), "service": blueprint.Service(), "installation": blueprint.Installation(),
+		"execution": blueprint.Execution(), "deployitem": blueprint.DeployItem(),
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(tables)), Presets())
+	for name, want := range tables {
+		b, wrong := Blueprint("p", "k", []byte(`{"lifecycle": "`+name+`"}`))
+		require.Empty(t, wrong, name)
+		require.Equal(t, want, b.Lifecycle)
+		table, ok := Preset(name)
+		require.True(t, ok)
+		require.Equal(t, want, table)
+		require.Equal(t, name, table.Name)
+	}
+	_, ok := Preset("custom")
+	require.False(t, ok)
+}
 
 func TestBlueprintFull(t *testing.T) {
 	t.Parallel()
@@ -161,66 +251,97 @@ func TestBlueprintRefuses(t *testing.T) {
 		return `{"lifecycle": "node", "states": ["A", "B"], "phases": [{"name": "p", "states": ["A"], ` + fields + `}]}`
 	}
 	executor := func(e string) string { return phase(`"executor": ` + e) }
+	inService := func(fields string) string {
+		return `{"lifecycle": "service", "phases": [{"name": "p", "executor": {"script": {"command": ["a"]}}, ` + fields + `}]}`
+	}
+	inTable := func(flow, fields string) string {
+		if flow != "" {
+			flow = ", " + flow
+		}
+		return `{"lifecycle": {"flows": [{"verb": "go", "from": ["T"], "path": ["W"], "target": "T"` + flow + `}], ` + fields + `}}`
+	}
 	for spec, want := range map[string]string{
-		``:                            "spec: is missing",
-		`{`:                           "spec: is not JSON",
-		`[]`:                          "spec: must be an object",
-		`{}`:                          "spec.lifecycle: is missing: node, or a table of flows",
-		`{"lifecycle": "nod"}`:        "spec.lifecycle: is no preset: node, or a table of flows",
-		`{"lifecycle": 7}`:            "spec.lifecycle: must be a string, not a number",
-		`{"lifecycle": "service"}`:    "spec.lifecycle: the preset service is not supported by this version",
-		`{"lifecycle": "deployitem"}`: "spec.lifecycle: the preset deployitem is not supported by this version",
-		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}], "onTargetChange": "wait"}}`:       "spec.lifecycle.onTargetChange: the policy wait is not supported by this version",
+		``:                     "spec: is missing",
+		`{`:                    "spec: is not JSON",
+		`[]`:                   "spec: must be an object",
+		`{}`:                   "spec.lifecycle: is missing: node, service, installation, execution, deployitem, or a table of flows",
+		`{"lifecycle": "nod"}`: "spec.lifecycle: is no preset: node, service, installation, execution, deployitem, or a table of flows",
+		`{"lifecycle": 7}`:     "spec.lifecycle: must be a string, not a number",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}], "onTargetChange": "x"}}`:          "spec.lifecycle.onTargetChange: is none of",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}], "onFailure": "x"}}`:               "spec.lifecycle.onFailure: is none of",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T", "form": []}]}}`:                     "spec.lifecycle.flows[0].form: no field of this name",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}]}, "states": ["A"]}`:                "spec.states: is for the preset node",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}]}, "paths": {"Terminated": ["A"]}}`: "spec.paths: is for the preset node",
 		`{"lifecycle": {}}`: "spec.lifecycle: has no flows",
-		`{"lifecycle": "node", "paths": {"Started": ["A"]}}`:                         "spec.paths.Started: no field of this name",
-		`{"lifecycle": "node", "paths": {"Off": ["Off"]}}`:                           "spec.paths.Off[0]: is the target",
-		phase(`"executor": {"plugin": {}}, "dependson": []`):                         "spec.phases[0].dependson: no field of this name",
-		phase(`"executor": {"plugin": {}}, "autoDeploy": true`):                      "spec.phases[0].autoDeploy: is not supported by this version",
-		phase(`"executor": {"plugin": {}}, "auto_deploy": false`):                    "spec.phases[0].autoDeploy: is not supported by this version",
-		phase(`"executor": {"plugin": {}}, "autoDeploy": true, "auto_deploy": true`): "given twice, under two names",
-		phase(`"executor": {"plugin": {}}, "timeout": 5`):                            `spec.phases[0].timeout: must be a duration in quotes`,
-		phase(`"executor": {"plugin": {}}, "timeout": "5 m"`):                        "spec.phases[0].timeout: is not a duration",
-		phase(`"executor": {"plugin": {}}, "timeout": "-1s"`):                        "spec.phases[0].timeout: is negative",
-		phase(`"executor": {"plugin": {}}, "timeout": "9999h"`):                      "spec.phases[0].timeout: is longer than 720h0m0s",
-		phase(`"executor": {"plugin": {}}, "interval": "1ms"`):                       "spec.phases[0].interval: is shorter than 10ms",
-		phase(`"executor": {"plugin": {}}, "when": "1 +"`):                           "spec.phases[0].when: does not compile",
-		phase(`"executor": {"plugin": {}}, "when": "resource.nme == ''"`):            "spec.phases[0].when: does not compile: undefined field 'nme' (line 1, column 9)",
-		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1.5}`):              "spec.phases[0].retry.attempts: must be a whole number",
-		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1001}`):             "spec.phases[0].retry.attempts: is not 0 to 1000",
-		phase(`"text": "no executor"`):                                               "spec.phases[0].executor: is to be exactly one of plugin, http, poll, script; 0 are given",
-		executor(`{"plugin": {}, "http": {}}`):                                       "exactly one of plugin, http, poll, script; 2 are given",
-		executor(`{"plugin": {"queue": 1}}`):                                         "spec.phases[0].executor.plugin.queue: no field of this name",
-		executor(`{"children": {}}`):                                                 "spec.phases[0].executor.children: no field of this name",
-		executor(`{"http": {}}`):                                                     "spec.phases[0].executor.http.url: is missing",
-		executor(`{"http": {"url": "ftp://h"}}`):                                     "spec.phases[0].executor.http.url: is not a URL of http or https",
-		executor(`{"http": {"url": "http://"}}`):                                     "executor.http.url: is not a URL",
-		executor(`{"http": {"url": "http://h/{{ x"}}`):                               `executor.http.url: is not a template: "{{" at byte 9 is not closed by "}}"`,
-		executor(`{"http": {"url": "http://h", "method": "YELL"}}`):                  "executor.http.method: is none of",
-		executor(`{"http": {"url": "http://h", "headers": {"a b": "c"}}}`):           `executor.http.headers["a b"]: is not the name of a header`,
-		executor(`{"http": {"url": "http://h", "headers": {"a": "c\r\nd: e"}}}`):     "executor.http.headers.a: holds a line end",
-		executor(`{"http": {"url": "http://h", "body": "{% if %"}}`):                 "executor.http.body: is not a template",
-		executor(`{"http": {"url": "http://h", "timeout": "11m"}}`):                  "executor.http.timeout: is longer than 10m0s",
-		executor(`{"http": {"url": "http://h", "expect": {"completed": [99]}}}`):     "executor.http.expect.completed[0]: is no HTTP status",
-		executor(`{"http": {"url": "http://h", "expect": {"pending": [true]}}}`):     "executor.http.expect.pending[0]: must be a string or a number",
-		executor(`{"http": {"url": "http://h", "capture": {"data": {"id": "id"}}}}`): "executor.http.capture.data.id: is not a JSON Pointer",
-		executor(`{"http": {"url": "http://h", "poll": {"url": "x"}}}`):              "executor.http.poll.url: is not a URL",
-		executor(`{"poll": {"url": "http://h", "method": "POST"}}`):                  "executor.poll.method: is none of GET, HEAD",
-		executor(`{"poll": {"url": "http://h", "interval": "-1s"}}`):                 "executor.poll.interval: is negative",
-		executor(`{"script": {}}`):                                                   "executor.script.command: is missing",
-		executor(`{"script": {"command": "ls"}}`):                                    "executor.script.command: must be a list, not a string",
-		executor(`{"script": {"command": [""]}}`):                                    "executor.script.command[0]: is empty",
-		executor(`{"script": {"command": ["a", "b\u0000"]}}`):                        "executor.script.command[1]: holds a zero byte",
-		executor(`{"script": {"command": ["a"], "env": {"1A": ""}}}`):                `executor.script.env.1A: is not the name of a variable`,
-		executor(`{"script": {"command": ["a"], "env": {"DROVER_X": ""}}}`):          "executor.script.env.DROVER_X: is set by Drover",
-		executor(`{"script": {"command": ["a"], "env": {"PORT": 80}}}`):              "executor.script.env.PORT: must be a string, not a number (write it in quotes)",
-		executor(`{"script": {"command": ["a"], "outputBytesMax": -1}}`):             "executor.script.outputBytesMax: is not 1 to",
-		executor(`{"script": {"command": ["a"], "retryableExits": [75]}}`):           "executor.script.retryableExits[0]: is not an exit status",
-		executor(`{"script": {"command": ["a"], "grace": "1h"}}`):                    "executor.script.grace: is longer than 10m0s",
+		`{"lifecycle": "node", "paths": {"Started": ["A"]}}`:                                                           "spec.paths.Started: no field of this name",
+		`{"lifecycle": "node", "paths": {"Off": ["Off"]}}`:                                                             "spec.paths.Off[0]: is the target",
+		phase(`"executor": {"plugin": {}}, "dependson": []`):                                                           "spec.phases[0].dependson: no field of this name",
+		`{"lifecycle": "service", "states": ["A"]}`:                                                                    "spec.states: is for the preset node: the preset service has its own paths",
+		`{"lifecycle": "execution", "paths": {"Terminated": ["A"]}}`:                                                   "spec.paths: is for the preset node: the preset execution has its own paths",
+		inService(`"states": ["Ordered"]`):                                                                             "spec.phases[0].states: is not for this lifecycle",
+		inService(`"undo": {}`):                                                                                        "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script, children; 0 are given",
+		inService(`"undo": {"plugin": {}, "script": {}}`):                                                              "spec.phases[0].undo: is to be exactly one of plugin, http, poll, script, children; 2 are given",
+		inService(`"undo": {"plugin": {}}`):                                                                            "spec.phases[0].undo.plugin: is plugin, and the phase's executor is script",
+		inService(`"undo": {"script": {"command": []}}`):                                                               "spec.phases[0].undo.script.command: is missing",
+		inService(`"decom": {"http": {"url": "x"}}`):                                                                   "spec.phases[0].undo.http.url: is not a URL",
+		inService(`"undo": {"plugin": {}}, "decom": {"plugin": {}}`):                                                   "spec.phases[0].decom: is given twice, under two names",
+		inService(`"idempotent": 1`):                                                                                   "spec.phases[0].idempotent: must be true or false",
+		inService(`"autoDeploy": "yes"`):                                                                               "spec.phases[0].autoDeploy: must be true or false",
+		phase(`"executor": {"plugin": {}}, "undo": {"script": {"command": ["a"]}}`):                                    "spec.phases[0].undo.script: is not plugin, as the phase's executor is",
+		`{"lifecycle": "installation", "phases": [{"name": "p", "executor": {"plugin": {}}}]}`:                         "spec.phases[0].states: is missing",
+		`{"lifecycle": "deployitem", "phases": [{"name": "p", "states": ["Completing"], "executor": {"plugin": {}}}]}`: "spec.phases[0].states[0]: no path of the lifecycle leads through this state",
+		inTable(``, `"walk": "alone"`):                                                                                 "spec.lifecycle.walk: is neither together nor each",
+		inTable(``, `"walk": "each"`):                                                                                  "spec.lifecycle.initial: is missing",
+		inTable(``, `"precedence": ["T"]`):                                                                             "spec.lifecycle.precedence: is for phases that walk by themselves",
+		inTable(``, `"rerun": "some"`):                                                                                 "spec.lifecycle.rerun: is neither failed nor all",
+		inTable(``, `"delete": "stop"`):                                                                                "spec.lifecycle.delete: no flow has this verb",
+		inTable(``, `"onCreate": "stop"`):                                                                              "spec.lifecycle.onCreate: no flow has this verb",
+		inTable(``, `"onChange": "stop"`):                                                                              "spec.lifecycle.onChange: no flow has this verb",
+		inTable(``, `"initial": " "`):                                                                                  "spec.lifecycle.initial: begins or ends with a space",
+		inTable(``, `"byMark": "yes"`):                                                                                 "spec.lifecycle.byMark: must be true or false",
+		inTable(`"failure": "T"`, `"delete": ""`):                                                                      "spec.lifecycle.flows[0].failure: is the target or on the path",
+		inTable(`"wasDeployed": "maybe"`, `"delete": ""`):                                                              "spec.lifecycle.flows[0].wasDeployed: is none of no, yes, history",
+		inTable(`"undo": "yes"`, `"delete": ""`):                                                                       "spec.lifecycle.flows[0].undo: must be true or false",
+		inTable(`"reverse": 1`, `"delete": ""`):                                                                        "spec.lifecycle.flows[0].reverse: must be true or false",
+		inTable(`"idempotent": []`, `"delete": ""`):                                                                    "spec.lifecycle.flows[0].idempotent: must be true or false",
+		phase(`"executor": {"plugin": {}}, "autoDeploy": true, "auto_deploy": true`):                                   "given twice, under two names",
+		phase(`"executor": {"plugin": {}}, "timeout": 5`):                                                              `spec.phases[0].timeout: must be a duration in quotes`,
+		phase(`"executor": {"plugin": {}}, "timeout": "5 m"`):                                                          "spec.phases[0].timeout: is not a duration",
+		phase(`"executor": {"plugin": {}}, "timeout": "-1s"`):                                                          "spec.phases[0].timeout: is negative",
+		phase(`"executor": {"plugin": {}}, "timeout": "9999h"`):                                                        "spec.phases[0].timeout: is longer than 720h0m0s",
+		phase(`"executor": {"plugin": {}}, "interval": "1ms"`):                                                         "spec.phases[0].interval: is shorter than 10ms",
+		phase(`"executor": {"plugin": {}}, "when": "1 +"`):                                                             "spec.phases[0].when: does not compile",
+		phase(`"executor": {"plugin": {}}, "when": "resource.nme == ''"`):                                              "spec.phases[0].when: does not compile: undefined field 'nme' (line 1, column 9)",
+		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1.5}`):                                                "spec.phases[0].retry.attempts: must be a whole number",
+		phase(`"executor": {"plugin": {}}, "retry": {"attempts": 1001}`):                                               "spec.phases[0].retry.attempts: is not 0 to 1000",
+		phase(`"text": "no executor"`):                                                                                 "spec.phases[0].executor: is to be exactly one of plugin, http, poll, script, children; 0 are given",
+		executor(`{"plugin": {}, "http": {}}`):                                                                         "exactly one of plugin, http, poll, script, children; 2 are given",
+		executor(`{"plugin": {"queue": 1}}`):                                                                           "spec.phases[0].executor.plugin.queue: no field of this name",
+		executor(`{"http": {}}`):                                                                                       "spec.phases[0].executor.http.url: is missing",
+		executor(`{"http": {"url": "ftp://h"}}`):                                                                       "spec.phases[0].executor.http.url: is not a URL of http or https",
+		executor(`{"http": {"url": "http://"}}`):                                                                       "executor.http.url: is not a URL",
+		executor(`{"http": {"url": "http://h/{{ x"}}`):                                                                 `executor.http.url: is not a template: "{{" at byte 9 is not closed by "}}"`,
+		executor(`{"http": {"url": "http://h", "method": "YELL"}}`):                                                    "executor.http.method: is none of",
+		executor(`{"http": {"url": "http://h", "headers": {"a b": "c"}}}`):                                             `executor.http.headers["a b"]: is not the name of a header`,
+		executor(`{"http": {"url": "http://h", "headers": {"a": "c\r\nd: e"}}}`):                                       "executor.http.headers.a: holds a line end",
+		executor(`{"http": {"url": "http://h", "body": "{% if %"}}`):                                                   "executor.http.body: is not a template",
+		executor(`{"http": {"url": "http://h", "timeout": "11m"}}`):                                                    "executor.http.timeout: is longer than 10m0s",
+		executor(`{"http": {"url": "http://h", "expect": {"completed": [99]}}}`):                                       "executor.http.expect.completed[0]: is no HTTP status",
+		executor(`{"http": {"url": "http://h", "expect": {"pending": [true]}}}`):                                       "executor.http.expect.pending[0]: must be a string or a number",
+		executor(`{"http": {"url": "http://h", "capture": {"data": {"id": "id"}}}}`):                                   "executor.http.capture.data.id: is not a JSON Pointer",
+		executor(`{"http": {"url": "http://h", "poll": {"url": "x"}}}`):                                                "executor.http.poll.url: is not a URL",
+		executor(`{"poll": {"url": "http://h", "method": "POST"}}`):                                                    "executor.poll.method: is none of GET, HEAD",
+		executor(`{"poll": {"url": "http://h", "interval": "-1s"}}`):                                                   "executor.poll.interval: is negative",
+		executor(`{"script": {}}`):                                                                                     "executor.script.command: is missing",
+		executor(`{"script": {"command": "ls"}}`):                                                                      "executor.script.command: must be a list, not a string",
+		executor(`{"script": {"command": [""]}}`):                                                                      "executor.script.command[0]: is empty",
+		executor(`{"script": {"command": ["a", "b\u0000"]}}`):                                                          "executor.script.command[1]: holds a zero byte",
+		executor(`{"script": {"command": ["a"], "env": {"1A": ""}}}`):                                                  `executor.script.env.1A: is not the name of a variable`,
+		executor(`{"script": {"command": ["a"], "env": {"DROVER_X": ""}}}`):                                            "executor.script.env.DROVER_X: is set by Drover",
+		executor(`{"script": {"command": ["a"], "env": {"PORT": 80}}}`):                                                "executor.script.env.PORT: must be a string, not a number (write it in quotes)",
+		executor(`{"script": {"command": ["a"], "outputBytesMax": -1}}`):                                               "executor.script.outputBytesMax: is not 1 to",
+		executor(`{"script": {"command": ["a"], "retryableExits": [75]}}`):                                             "executor.script.retryableExits[0]: is not an exit status",
+		executor(`{"script": {"command": ["a"], "grace": "1h"}}`):                                                      "executor.script.grace: is longer than 10m0s",
 	} {
 		b, wrong := Blueprint("p", "k", []byte(spec))
 		require.Nil(t, b, spec)
@@ -230,7 +351,7 @@ func TestBlueprintRefuses(t *testing.T) {
 	_, wrong := Blueprint("p", "Blueprint", []byte(full))
 	require.Equal(t, "metadata.name", wrong[0].Field)
 	_, wrong = Blueprint("p", "k", []byte(`{"a": "`+strings.Repeat("x", resource.SpecBytesMax)+`"}`))
-	require.Equal(t, []resource.Violation{{Field: "spec", Reason: "is larger than 262144 bytes"}}, wrong)
+	require.Equal(t, []resource.Violation{{Field: "spec", Reason: "is larger than 786432 bytes"}}, wrong)
 	many := `{"lifecycle": "node", "phases": [` + strings.Repeat(`{},`, 1000) + `{}]}`
 	_, wrong = Blueprint("p", "k", []byte(many))
 	require.Equal(t, []resource.Violation{{Field: "spec.phases", Reason: "has more than 128 phases"}}, wrong)
@@ -339,7 +460,7 @@ func TestCheck(t *testing.T) {
 		},
 		`metadata.labels[""]: its name is missing`:                      func(m *wire.Manifest) { m.Labels[""] = "x" },
 		`metadata.labels.x: is not printable text of at most 253 bytes`: func(m *wire.Manifest) { m.Labels["x"] = "a\nb" },
-		"spec: is larger than 262144 bytes":                             func(m *wire.Manifest) { m.Spec = make([]byte, resource.SpecBytesMax+1) },
+		"spec: is larger than 786432 bytes":                             func(m *wire.Manifest) { m.Spec = make([]byte, resource.SpecBytesMax+1) },
 	} {
 		m := valid()
 		change(&m)
@@ -441,22 +562,14 @@ func TestParseRefuses(t *testing.T) {
 // of a wrong type, anywhere, both refuse.
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	compiler := jsonschema.NewCompiler()
-	text, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema())))
-	require.NoError(t, err)
-	require.NoError(t, compiler.AddResource("blueprint.json", text))
-	schema, err := compiler.Compile("blueprint.json")
-	require.NoError(t, err)
-	check := func(spec any) (byUs []resource.Violation, bySchema error) {
-		bySchema = schema.Validate(map[string]any{"apiVersion": APIVersion, "kind": KindBlueprint,
-			"metadata": map[string]any{"name": "k"}, "spec": spec})
+	schema := compiled(t)
+	check := func(spec any) ([]resource.Violation, error) {
 		body, err := json.Marshal(spec)
 		require.NoError(t, err)
-		_, byUs = Blueprint("p", "k", body)
-		return byUs, bySchema
+		return judge(t, schema, string(body))
 	}
 	changes := 0
-	for _, example := range []string{full, table} {
+	for _, example := range examples {
 		value := func() any {
 			v, err := jsonschema.UnmarshalJSON(strings.NewReader(example))
 			require.NoError(t, err)
@@ -535,8 +648,9 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzBlueprint(f *testing.F) {
-	f.Add([]byte(full))
-	f.Add([]byte(table))
+	for _, example := range examples {
+		f.Add([]byte(example))
+	}
 	f.Fuzz(func(t *testing.T, spec []byte) {
 		b, wrong := Blueprint("p", "k", spec)
 		if (b == nil) == (len(wrong) == 0) {
@@ -555,17 +669,141 @@ func FuzzBlueprint(f *testing.F) {
 		again, _ := Blueprint("p", "k", canonical)
 		require.Equal(t, b, again)
 		for i := range b.Phases {
-			switch e := b.Phases[i].Executor; e.Kind {
-			case "http":
-				_, err = DecodeHTTP(e.Config)
-			case "poll":
-				_, err = DecodePoll(e.Config)
-			case "script":
-				_, err = DecodeScript(e.Config)
+			p := &b.Phases[i]
+			executors := []blueprint.Executor{p.Executor}
+			if p.Undo != nil {
+				executors = append(executors, *p.Undo)
+				if (p.Executor.Kind == "plugin") != (p.Undo.Kind == "plugin") {
+					t.Fatalf("phase %s is to be served by two", p.Name)
+				}
 			}
-			if err != nil {
-				t.Fatalf("the runner would refuse what was accepted: %v", err)
+			for _, e := range executors {
+				switch e.Kind {
+				case "http":
+					_, err = DecodeHTTP(e.Config)
+				case "poll":
+					_, err = DecodePoll(e.Config)
+				case "script":
+					_, err = DecodeScript(e.Config)
+				}
+				if err != nil {
+					t.Fatalf("the runner would refuse what was accepted: %v", err)
+				}
 			}
 		}
 	})
+}
+
+// TestSchemaEnums: of the words that a field may have, the schema lists those that the engine knows, and no other.
+func TestSchemaEnums(t *testing.T) {
+	t.Parallel()
+	schema := compiled(t)
+	replace := func(example, field, value string) string {
+		var spec map[string]any
+		require.NoError(t, json.Unmarshal([]byte(example), &spec))
+		lifecycle := spec["lifecycle"].(map[string]any)
+		if field == "wasDeployed" {
+			lifecycle = lifecycle["flows"].([]any)[0].(map[string]any)
+		}
+		lifecycle[field] = value
+		text, err := json.Marshal(spec)
+		require.NoError(t, err)
+		return string(text)
+	}
+	for field, words := range map[string][]string{
+		"onTargetChange": {"cancel", "reject", "wait"}, "onFailure": {"continue", "drain"}, "walk": {"together", "each"},
+		"rerun": {"failed", "all"}, "wasDeployed": {"no", "yes", "history"},
+	} {
+		for _, word := range append(words, "x", "Cancel", "none") {
+			text := replace(table, field, word)
+			byUs, bySchema := judge(t, schema, text)
+			if slices.Contains(words, word) {
+				require.NoError(t, bySchema, "%s %s", field, word)
+				for _, v := range byUs { // some words ask for other fields
+					require.NotEqual(t, "spec.lifecycle."+field, v.Field, "%s: %s", word, v.Reason)
+				}
+				continue
+			}
+			require.Error(t, bySchema, "%s %s", field, word)
+			require.NotEmpty(t, byUs, "%s %s", field, word)
+		}
+	}
+	for _, name := range append(Presets(), "custom", "x") {
+		byUs, bySchema := judge(t, schema, `{"lifecycle": "`+name+`"}`)
+		require.Equal(t, byUs == nil, bySchema == nil, name)
+	}
+}
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	compiler := jsonschema.NewCompiler()
+	text, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema())))
+	require.NoError(t, err)
+	require.NoError(t, compiler.AddResource("blueprint.json", text))
+	schema, err := compiler.Compile("blueprint.json")
+	require.NoError(t, err)
+	return schema
+}
+
+// judge asks both Blueprint and Schema about a spec.
+func judge(t *testing.T, schema *jsonschema.Schema, spec string) (byUs []resource.Violation, bySchema error) {
+	t.Helper()
+	value, err := jsonschema.UnmarshalJSON(strings.NewReader(spec))
+	require.NoError(t, err)
+	bySchema = schema.Validate(map[string]any{"apiVersion": APIVersion, "kind": KindBlueprint,
+		"metadata": map[string]any{"name": "k"}, "spec": value})
+	_, byUs = Blueprint("p", "k", []byte(spec))
+	return byUs, bySchema
+}
+
+// TestExamplesUseEveryField: what no example has would be tested nowhere.
+func TestExamplesUseEveryField(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	var use func(v any)
+	use = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, inner := range v {
+				used[name] = true
+				use(inner)
+			}
+		case []any:
+			for _, inner := range v {
+				use(inner)
+			}
+		}
+	}
+	for _, example := range examples {
+		var v any
+		require.NoError(t, json.Unmarshal([]byte(example), &v))
+		use(v)
+	}
+	var known []string
+	var gather func(v any)
+	gather = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, inner := range v {
+				if properties, ok := inner.(map[string]any); ok && name == "properties" {
+					known = slices.AppendSeq(known, maps.Keys(properties))
+				}
+				gather(inner)
+			}
+		case []any:
+			for _, inner := range v {
+				gather(inner)
+			}
+		}
+	}
+	var schema map[string]any
+	require.NoError(t, json.Unmarshal(Schema(), &schema))
+	gather(schema["properties"].(map[string]any)["spec"])
+	require.Greater(t, len(known), 60)
+	aliases := []string{"depends_on", "on_create", "onChange", "by_mark"} // each has its other name in an example
+	for _, name := range known {
+		if !slices.Contains(aliases, name) {
+			require.True(t, used[name], "no example has the field %s", name)
+		}
+	}
 }

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/strictjson"
 )
 
@@ -33,7 +33,7 @@ func named(name string) map[string]any {
 	switch name {
 	case "lifecycle":
 		return map[string]any{"oneOf": []any{
-			map[string]any{"const": blueprint.PresetNode}, schemaOf(reflect.TypeFor[tableSpec]()),
+			map[string]any{"enum": Presets()}, schemaOf(reflect.TypeFor[tableSpec]()),
 		}}
 	case "plugin":
 		return schemaOf(reflect.TypeFor[Plugin]())
@@ -41,6 +41,8 @@ func named(name string) map[string]any {
 		return schemaOf(reflect.TypeFor[HTTP]())
 	case "poll":
 		return schemaOf(reflect.TypeFor[Poll]())
+	case "children":
+		return schemaOf(reflect.TypeFor[Children]())
 	default:
 		return schemaOf(reflect.TypeFor[Script]())
 	}
@@ -85,6 +87,9 @@ func schemaOfStruct(t reflect.Type) map[string]any {
 		} else {
 			s = schemaOf(f.Type)
 		}
+		if values := f.Tag.Get("enum"); values != "" {
+			s["enum"] = append([]any{nil}, enumOf(values)...)
+		}
 		if f.Tag.Get("need") != "" {
 			needed = append(needed, f.Tag.Get("json"))
 		} else {
@@ -106,6 +111,15 @@ func schemaOfStruct(t reflect.Type) map[string]any {
 		s["required"] = needed
 	}
 	return s
+}
+
+// enumOf is the values that a field may have.
+func enumOf(values string) []any {
+	var list []any
+	for value := range strings.FieldsSeq(values) {
+		list = append(list, value)
+	}
+	return list
 }
 
 // orNull allows null, which means not set, for what has a type.

@@ -252,9 +252,6 @@ func (s *server) settle(rs []*Resource, rest answer) {
 	for _, r := range rs {
 		r.close(rest)
 	}
-	if len(rs) >= bus.ResultsBatchMin {
-		rs = s.finishTogether(rs)
-	}
 	if len(rs) == 1 {
 		s.finish(rs[0])
 		return

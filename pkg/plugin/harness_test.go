@@ -105,32 +105,6 @@ type recorder struct {
 	refuse func(resource.Result) error
 	// versions counts loads of specs.
 	versions int
-	// together counts the results that were stored in batches; apart, if set, fails every batch.
-	together int
-	apart    error
-}
-
-func (b *recorder) PublishResults(ctx context.Context, results []bus.ResultMessage) error {
-	b.mu.Lock()
-	err := b.apart
-	b.mu.Unlock()
-	if err == nil {
-		err = b.Bus.PublishResults(ctx, results)
-	}
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.together += len(results)
-	for _, m := range results {
-		result, err := wire.DecodeResult("", m.Body)
-		if err != nil {
-			return err
-		}
-		b.results = append(b.results, result)
-	}
-	return nil
 }
 
 // onBuses runs a test on every bus there is.

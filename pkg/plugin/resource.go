@@ -69,13 +69,21 @@ func (r *Resource) Polled() bool { return r.work.Poll }
 // Deadline is when the attempt times out by the server's clock; zero means never.
 func (r *Resource) Deadline() time.Time { return r.work.Deadline }
 
-// State is the lifecycle state that the phase runs for.
+// Undo reports whether the phase is to be undone: what it has done for this resource is to be taken back. Only phases
+// whose blueprint has an undo executor are asked to.
+func (r *Resource) Undo() bool {
+	run := r.work.State.Phase(r.work.Fence.Phase)
+	return run != nil && run.Undo
+}
+
+// State is the lifecycle state that the phase runs for, as in Ordered, Updating or Retiring.
 func (r *Resource) State() string { return r.work.LifecycleState }
 
 // Target is the lifecycle state that was asked for.
 func (r *Resource) Target() string { return r.work.State.Target }
 
-// WasDeployed reports whether a job has reached its target before.
+// WasDeployed is what the flow says of earlier deployments (blueprint.WasDeployed): in a service false for a first
+// deployment and true for a later one; without a rule, whether a job has reached its target before.
 func (r *Resource) WasDeployed() bool { return r.work.WasDeployed }
 
 // Cluster is the resource's cluster, or empty.

@@ -81,6 +81,34 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
+// A worker is told whether it is to do or to undo, in which state, and what was before.
+func TestUndo(t *testing.T) {
+	onBuses(t, func(t *testing.T, b *recorder) {
+		b.ensure(t)
+		b.handOut(t, "new")
+		again := b.state("again", resource.Waiting)
+		again.WasDeployed, again.State = true, "Updating"
+		b.put(t, again, true)
+		undo := b.state("undo", resource.Waiting)
+		undo.WasDeployed, undo.State, undo.Phases[0].Undo = true, "Retiring", true
+		b.put(t, undo, true)
+		b.serve(t, plugin.Options{}, func(_ context.Context, batch *plugin.Batch) error {
+			for _, r := range batch.Resources() {
+				if err := r.SetOutput("told", fmt.Sprint(r.State(), r.Undo(), r.WasDeployed())); err != nil {
+					return err
+				}
+				batch.Completed(r)
+			}
+			return nil
+		})
+		for name, want := range map[string]string{
+			"new": `"Configurationfalse false"`, "again": `"Updatingfalse true"`, "undo": `"Retiringtrue true"`,
+		} {
+			require.Equal(t, map[string]string{"told": want}, b.await(t, name, 1)[0].Outputs)
+		}
+	})
+}
+
 // An exception fails all resources of the batch but those that were completed, and says why (seed 003).
 func TestExceptionFailsTheRest(t *testing.T) {
 	for name, fail := range map[string]func() error{

@@ -20,6 +20,7 @@ func resourceToProto(s *resource.State) (*statev1.Resource, error) {
 		WasDeployed: s.WasDeployed, DeletionTime: stamp(s.DeletedAt), CreatedTime: stamp(s.CreatedAt),
 		UpdatedTime: stamp(s.UpdatedAt), Cluster: s.Cluster, Gone: s.Gone, Separate: s.Separate,
 		SucceededOnce: s.SucceededOnce, ObservedGeneration: s.ObservedGeneration,
+		Parent: parentToProto(&s.Parent), Children: broodToProto(&s.Children),
 	}
 	if len(s.Phases) > 0 {
 		runs := make([]statev1.PhaseRun, len(s.Phases)) // one allocation for all
@@ -50,6 +51,7 @@ func resourceFromProto(key resource.Key, m *statev1.Resource) (s resource.State,
 		SpecDigest: m.SpecDigest, Cluster: m.Cluster, Labels: present(m.Labels), Attributes: present(m.Attributes),
 		State: m.State, Target: m.Target, PhaseFailed: m.PhaseFailed, WasDeployed: m.WasDeployed, Gone: m.Gone,
 		Separate: m.Separate, SucceededOnce: m.SucceededOnce, ObservedGeneration: m.ObservedGeneration,
+		Parent: parentFromProto(m.Parent), Children: broodFromProto(m.Children),
 	}
 	if s.UID == "" {
 		return s, missing("state.uid")
@@ -82,6 +84,48 @@ func resourceFromProto(key resource.Key, m *statev1.Resource) (s resource.State,
 	return s, nil
 }
 
+// parentToProto is nil for a root.
+func parentToProto(p *resource.Parent) *statev1.Parent {
+	if p.Kind == "" && p.Name == "" && p.UID == "" && p.RootKind == "" && p.Item == "" && p.Index == 0 && len(p.DependsOn) == 0 && !p.OnChangeOnly {
+		return nil
+	}
+	return &statev1.Parent{
+		Kind: p.Kind, Name: p.Name, Uid: p.UID, RootKind: p.RootKind, Item: p.Item, Index: p.Index, DependsOn: p.DependsOn,
+		OnChangeOnly: p.OnChangeOnly,
+	}
+}
+
+func parentFromProto(m *statev1.Parent) resource.Parent {
+	if m == nil {
+		return resource.Parent{}
+	}
+	p := resource.Parent{
+		Kind: m.Kind, Name: m.Name, UID: m.Uid, RootKind: m.RootKind, Item: m.Item, Index: m.Index, OnChangeOnly: m.OnChangeOnly,
+	}
+	if len(m.DependsOn) > 0 {
+		p.DependsOn = m.DependsOn
+	}
+	return p
+}
+
+// broodToProto is nil where there are no children.
+func broodToProto(b *resource.Brood) *statev1.Brood {
+	if *b == (resource.Brood{}) {
+		return nil
+	}
+	return &statev1.Brood{
+		Items: b.Items, Cursor: b.Cursor, Applied: b.Applied, Waiting: b.Waiting, Runnable: b.Runnable, Running: b.Running,
+		Failed: b.Failed, Succeeded: b.Succeeded, Marked: b.Marked,
+	}
+}
+
+func broodFromProto(m *statev1.Brood) resource.Brood {
+	return resource.Brood{
+		Items: m.GetItems(), Cursor: m.GetCursor(), Applied: m.GetApplied(), Waiting: m.GetWaiting(), Runnable: m.GetRunnable(),
+		Running: m.GetRunning(), Failed: m.GetFailed(), Succeeded: m.GetSucceeded(), Marked: m.GetMarked(),
+	}
+}
+
 func phaseToProto(p *resource.PhaseRun, m *statev1.PhaseRun) (err error) {
 	if m.Status, err = toEnum("status", statuses[:], p.Status); err != nil {
 		return err
@@ -99,7 +143,8 @@ func phaseToProto(p *resource.PhaseRun, m *statev1.PhaseRun) (err error) {
 	m.Attempt, m.Call, m.InFlight = p.Attempt, p.Call, p.InFlight
 	m.Since, m.Due, m.Deadline = stamp(p.Since), stamp(p.Due), stamp(p.Deadline)
 	m.Message, m.Data, m.Outputs = text(p.Message), p.Data, p.Outputs
-	m.Retrying, m.Retries, m.Interval, m.Undo = p.Retrying, p.Retries, span(p.Interval), p.Undo
+	m.Retrying, m.Retries, m.Interval = p.Retrying, p.Retries, span(p.Interval)
+	m.Undo, m.Children = p.Undo, p.Children
 	return nil
 }
 
@@ -113,7 +158,7 @@ func phaseFromProto(m *statev1.PhaseRun, p *resource.PhaseRun) (err error) {
 	p.Name, p.State, p.JobID = m.Name, m.State, m.JobId
 	p.Attempt, p.Call, p.InFlight = m.Attempt, m.Call, m.InFlight
 	p.Message, p.Data, p.Outputs = m.Message, present(m.Data), present(m.Outputs)
-	p.Retrying, p.Retries, p.Undo = m.Retrying, m.Retries, m.Undo
+	p.Retrying, p.Retries, p.Undo, p.Children = m.Retrying, m.Retries, m.Undo, m.Children
 	if p.Since, err = instant("since", m.Since); err != nil {
 		return err
 	}
@@ -138,7 +183,8 @@ func refToProto(r *job.Ref, m *statev1.JobRef) (err error) {
 		return err
 	}
 	m.Id, m.RequestId, m.Digest, m.Verb = r.ID, r.RequestID, r.Digest, r.Verb
-	m.Target, m.BlueprintDigest, m.Flow, m.Generation = r.Target, r.Blueprint, r.Flow, r.Generation
+	m.Target, m.BlueprintDigest, m.Flow = r.Target, r.Blueprint, r.Flow
+	m.Generation, m.Handed = r.Generation, r.Handed
 	m.AcceptedTime, m.StartedTime, m.EndedTime = stamp(r.AcceptedAt), stamp(r.StartedAt), stamp(r.EndedAt)
 	m.Message, m.RequestedBy, m.Canceling = text(r.Message), text(r.RequestedBy), r.Canceling
 	return nil
@@ -152,7 +198,8 @@ func refFromProto(m *statev1.JobRef, r *job.Ref) (err error) {
 		return missing("id")
 	}
 	r.ID, r.RequestID, r.Digest, r.Verb = m.Id, m.RequestId, m.Digest, m.Verb
-	r.Target, r.Blueprint, r.Flow, r.Generation = m.Target, m.BlueprintDigest, m.Flow, m.Generation
+	r.Target, r.Blueprint, r.Flow = m.Target, m.BlueprintDigest, m.Flow
+	r.Generation, r.Handed = m.Generation, m.Handed
 	r.Message, r.RequestedBy, r.Canceling = m.Message, m.RequestedBy, m.Canceling
 	if r.AcceptedAt, err = instant("acceptedTime", m.AcceptedTime); err != nil {
 		return err

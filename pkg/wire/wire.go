@@ -34,7 +34,7 @@ import (
 // Limits of bodies.
 const (
 	BodyBytesMax       = 1 << 20   // bytes of any body
-	CommandBytesMax    = 512 << 10 // bytes of a command
+	CommandBytesMax    = 960 << 10 // bytes of a command
 	OutputTextBytesMax = 16 << 10  // bytes of one output line; longer ones are cut and marked
 )
 

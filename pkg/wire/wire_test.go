@@ -523,7 +523,7 @@ func TestCommandRefuses(t *testing.T) {
 	large := `{"resource": {"spec": {"a": "` + strings.Repeat("x", resource.SpecBytesMax) + `"}}}`
 	_, err := DecodeCommand(ContentTypeJSON, []byte(large))
 	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "resource.spec: is larger than 262144 bytes")
+	require.ErrorContains(t, err, "resource.spec: is larger than 786432 bytes")
 	_, err = DecodeCommand("", make([]byte, CommandBytesMax+1))
 	require.ErrorIs(t, err, ErrTooLarge)
 	_, err = EncodeCommand("", Command{Manifest: &Manifest{Spec: []byte(`{`)}})

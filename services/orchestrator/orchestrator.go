@@ -2,8 +2,9 @@
 // fall to it among its live processes; for each, one goroutine runs a drive.Loop over the partition's results and
 // requests.
 //
-//	internal/partition   one partition: takeover, inputs, the Port of its Loop, sweeps, lag
-//	internal/catalog     blueprints and specs by digest, constraints: what a step consults
+//	pkg/partition        one partition: takeover, inputs, the Port of its Loop, sweeps
+//	pkg/catalog          blueprints and specs by digest, constraints: what a step consults
+//	internal/partition   the goroutines, timers and channels around it, lag, metrics
 //
 // Start more of it and they share the partitions (membership service "orchestrator"). Kill it, and the others take its
 // partitions over within seconds, from the log alone. Two that serve one partition for a moment do no harm: the
@@ -19,12 +20,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/catalog"
+	"github.com/droverproject/drover/pkg/constraint"
 	"github.com/droverproject/drover/pkg/host"
-	"github.com/droverproject/drover/services/orchestrator/internal/catalog"
+	owner "github.com/droverproject/drover/pkg/partition"
 	"github.com/droverproject/drover/services/orchestrator/internal/partition"
 )
 
@@ -37,11 +41,11 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	books, err := catalog.New(b)
+	books, err := catalog.New(b, time.Now, constraint.NewEvaluator())
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}
-	clock := partition.NewClock()
+	clock := owner.NewClock(time.Now)
 	stopTicks, err := b.OnTick(bus.TickSecond, clock.Set)
 	if err != nil {
 		return fmt.Errorf("tick: %w", err)

@@ -18,11 +18,3 @@ func (b crashing) PublishResult(ctx context.Context, subject string, header map[
 	host.CrashPoint("runner.after-result")
 	return err
 }
-
-// PublishResults implements bus.Inputs.
-func (b crashing) PublishResults(ctx context.Context, results []bus.ResultMessage) error {
-	host.CrashPoint("runner.before-result")
-	err := b.Bus.PublishResults(ctx, results)
-	host.CrashPoint("runner.after-result")
-	return err
-}

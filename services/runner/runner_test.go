@@ -272,6 +272,47 @@ func TestExecutors(t *testing.T) {
 	require.Empty(t, problems)
 }
 
+// A phase that is handed out to be undone is carried out by its undo executor, with the same context.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	var asked sync.Map
+	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked.Store(r.Method+" "+r.URL.Path, true)
+	}))
+	defer web.Close()
+	undone := func(name, executor, undo string) string {
+		return fmt.Sprintf(`{"name": %q, "states": ["Allocation"], "executor": %s, "undo": %s}`, name, executor, undo)
+	}
+	digest := h.blueprint(
+		undone("file", script(`echo "do $DROVER_UNDO"`),
+			script(`echo "undo $DROVER_UNDO $DROVER_WAS_DEPLOYED $DROVER_STATE {{ phase.undo }} {{ resource.wasDeployed }}"`)),
+		undone("record", script("true"), `{"http": {"method": "DELETE", "url": "`+web.URL+`/{{ resource.name }}/{{ phase.name }}"}}`),
+		phase("kept", script("true")),
+		undone("broken", script("true"), `{"script": {"command": ["echo", "{{ nothing }}"]}}`),
+		undone("other", `{"plugin": {}}`, `{"plugin": {}}`),
+	)
+	r := h.run(runner.DefaultRunOptions())
+	for name, phase := range map[string]string{"a": "file", "b": "record", "c": "kept", "d": "broken"} {
+		s := h.state(name, phase, digest, 1, resource.Waiting)
+		s.Phases[0].Undo, s.WasDeployed, s.State = true, true, "Retiring"
+		h.put(s, true)
+	}
+	h.handOut("e", "file", digest)
+	require.Equal(t, resource.OutcomeCompleted, h.answer("a").Outcome, h.answer("a").Message)
+	require.Equal(t, []string{"stdout: undo true true Retiring True True"}, h.output("a"))
+	require.Equal(t, resource.OutcomeCompleted, h.answer("b").Outcome)
+	_, deleted := asked.Load("DELETE /b/record")
+	require.True(t, deleted)
+	require.Equal(t, resource.OutcomeFailed, h.answer("c").Outcome)
+	require.Contains(t, h.answer("c").Message, `phase "kept" has no undo executor`)
+	require.Equal(t, resource.OutcomeFailed, h.answer("d").Outcome)
+	require.Contains(t, h.answer("d").Message, "nothing")
+	require.Equal(t, resource.OutcomeCompleted, h.answer("e").Outcome)
+	require.Equal(t, []string{"stdout: do false"}, h.output("e"))
+	require.EqualValues(t, 4, r.served("script"), "the executor says who serves a phase")
+}
+
 // A job keeps the blueprint that it pinned.
 func TestPinnedBlueprint(t *testing.T) {
 	t.Parallel()

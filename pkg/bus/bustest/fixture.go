@@ -75,6 +75,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		name string
 		test func(t *testing.T)
 	}{
+		{"CheckMakesNothing", s.checkMakesNothing},
 		{"SetupByMany", s.setupByMany},
 		{"RaceOfTwoWriters", s.raceOfTwoWriters},
 		{"RaceWithMixedTails", s.raceWithMixedTails},

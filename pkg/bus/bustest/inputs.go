@@ -194,26 +194,6 @@ func (s *suite) results(t *testing.T) {
 	require.Error(t, s.b.PublishResult(ctx, "drover.result.x.a.b.c", nil, nil))
 	require.ErrorIs(t, s.b.PublishResult(ctx, subject, nil, make([]byte, bus.BodyBytesMax+1)), bus.ErrTooLarge)
 
-	// In a batch: all, in order; or none.
-	batch := make([]bus.ResultMessage, bus.ResultsBatchMax)
-	for i := range batch {
-		batch[i] = bus.ResultMessage{Subject: subject, Body: fmt.Append(nil, i)}
-	}
-	require.NoError(t, s.b.PublishResults(ctx, batch))
-	for i := range batch {
-		d := receive(t, in.C(), "a result of a batch")
-		require.Equal(t, fmt.Sprint(i), string(d.Body()), "out of order")
-		require.NoError(t, d.Ack())
-	}
-	require.NoError(t, s.b.PublishResults(ctx, batch[:1]))
-	require.NoError(t, receive(t, in.C(), "a result alone").Ack())
-	require.ErrorIs(t, s.b.PublishResults(ctx, nil), bus.ErrBatch)
-	require.ErrorIs(t, s.b.PublishResults(ctx, make([]bus.ResultMessage, bus.ResultsBatchMax+1)), bus.ErrBatch)
-	batch[7].Subject = "drover.log.1.resource.a.b.c.is.-"
-	require.Error(t, s.b.PublishResults(ctx, batch))
-	batch[7] = bus.ResultMessage{Subject: subject, Body: make([]byte, bus.BodyBytesMax+1)}
-	require.ErrorIs(t, s.b.PublishResults(ctx, batch), bus.ErrTooLarge)
-
 	// Many at once, each acknowledged.
 	var wg sync.WaitGroup
 	errs := make([]error, 50)

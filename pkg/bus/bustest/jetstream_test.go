@@ -22,18 +22,28 @@ import (
 
 func TestOneServer(t *testing.T) {
 	t.Parallel()
+	oneServer(t, jetstream.SyncDefault)
+}
+
+// A server that syncs every write is told what waits together.
+func TestOneServerThatSyncsAlways(t *testing.T) {
+	t.Parallel()
+	oneServer(t, jetstream.SyncAlways)
+}
+
+func oneServer(t *testing.T, sync string) {
 	bustest.Exercise(t, func(t *testing.T) bustest.Fixture {
 		dir := t.TempDir()
-		server, err := natsd.Start(natsd.Options{StoreDir: dir, Port: -1})
+		server, err := natsd.Start(natsd.Options{StoreDir: dir, Port: -1, SyncAlways: sync == jetstream.SyncAlways})
 		require.NoError(t, err)
 		address := server.ClientURL()
 		t.Cleanup(func() { require.NoError(t, server.Shutdown()) })
-		f := fixture(t, address, 1)
+		f := fixture(t, address, 1, sync)
 		// Each connection goes through a wire of its own, which can be cut.
 		wires := map[bus.Bus]*wire{}
 		f.Connect = func(t *testing.T) bus.Bus {
 			w := newWire(t, address)
-			b := connect(t, w.url(), 1)
+			b := connect(t, w.url(), 1, sync)
 			wires[b] = w
 			return b
 		}
@@ -44,7 +54,7 @@ func TestOneServer(t *testing.T) {
 			require.NoError(t, err)
 			port, err := strconv.Atoi(u.Port())
 			require.NoError(t, err)
-			server, err = natsd.Start(natsd.Options{StoreDir: dir, Port: port})
+			server, err = natsd.Start(natsd.Options{StoreDir: dir, Port: port, SyncAlways: sync == jetstream.SyncAlways})
 			require.NoError(t, err)
 		}
 		return f
@@ -57,7 +67,7 @@ func TestThreeServers(t *testing.T) {
 		cluster, err := natsd.StartCluster(3, natsd.Options{StoreDir: t.TempDir()})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, cluster.Shutdown()) })
-		f := fixture(t, cluster.ClientURL(), 3)
+		f := fixture(t, cluster.ClientURL(), 3, "")
 		f.LostByBoth = true
 		f.Restart = func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -73,11 +83,11 @@ func TestThreeServers(t *testing.T) {
 	})
 }
 
-func connect(t *testing.T, url string, replicas int) bus.Bus {
+func connect(t *testing.T, url string, replicas int, sync string) bus.Bus {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		URL: url, Name: t.Name(), Partitions: bustest.Partitions, Replicas: replicas,
+		URL: url, Name: t.Name(), Partitions: bustest.Partitions, Replicas: replicas, Sync: sync,
 		Limits:       jetstream.Limits{CommandMessages: bustest.CommandMessages},
 		InputAckWait: bustest.InputAckWait, WorkAckWait: bustest.WorkAckWait,
 		TombstoneTTL: bustest.TombstoneTTL, SourceSettle: bustest.SourceSettle,
@@ -88,7 +98,7 @@ func connect(t *testing.T, url string, replicas int) bus.Bus {
 }
 
 // fixture is what one server and several have in common. It looks into the streams without our code.
-func fixture(t *testing.T, url string, replicas int) bustest.Fixture {
+func fixture(t *testing.T, url string, replicas int, sync string) bustest.Fixture {
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
@@ -102,7 +112,7 @@ func fixture(t *testing.T, url string, replicas int) bustest.Fixture {
 		return m
 	}
 	return bustest.Fixture{
-		Connect: func(t *testing.T) bus.Bus { return connect(t, url, replicas) },
+		Connect: func(t *testing.T) bus.Bus { return connect(t, url, replicas, sync) },
 		Stored: func(t *testing.T, stream, subject string) (all []bustest.Message) {
 			s, err := js.Stream(t.Context(), stream)
 			require.NoError(t, err)

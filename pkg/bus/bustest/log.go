@@ -13,6 +13,24 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 )
 
+// checkMakesNothing: on a system that was not set up, who only looks finds everything missing, however often he looks.
+func (s *suite) checkMakesNothing(t *testing.T) {
+	if s.Spoil == nil {
+		t.Skip("nothing is to be made")
+	}
+	first, err := s.b.Check(within(t))
+	require.NoError(t, err)
+	streams := map[string]bool{}
+	for _, d := range first {
+		require.True(t, d.Missing, "%v", d)
+		streams[d.Stream] = true
+	}
+	require.Subset(t, streams, map[string]bool{"EVENTS": true, "WORK": true, "TIMERS": true, "COMMANDS": true})
+	again, err := s.b.Check(within(t))
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+}
+
 func (s *suite) setupByMany(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
@@ -28,6 +46,9 @@ func (s *suite) setupByMany(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
+	missing, err := s.b.Check(within(t))
+	require.NoError(t, err)
+	require.Empty(t, missing)
 	require.Equal(t, Partitions, s.b.Partitions())
 	require.NoError(t, s.b.Healthy(within(t)))
 }

@@ -337,6 +337,12 @@ func (s *suite) drift(t *testing.T) {
 	}
 	for range 2 { // looking changes nothing
 		found := check(false)
+		looked, err := s.b.Check(ctx)
+		require.NoError(t, err)
+		require.Len(t, looked, len(found))
+		for _, d := range looked {
+			require.Equal(t, found[d.Setting], d)
+		}
 		require.Len(t, found, 2)
 		require.True(t, found[repairable].Repairable)
 		require.False(t, found[not].Repairable)

@@ -36,7 +36,10 @@ type Bus struct {
 	nc      *nats.Conn
 	calls   *calls
 
-	partitions atomic.Int64 // 0: not known yet
+	partitions atomic.Int64           // 0: not known yet
+	sync       atomic.Pointer[string] // what the system notes of the server; nil: not known
+	appends    *gatherer              // of EVENTS
+	recent     recent
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -69,7 +72,10 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 	b := &Bus{options: o, reconnected: make(chan struct{})}
 	opts = append(opts,
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.asyncError(err) }),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Notice("disconnected", err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.recent.lost()
+			o.Notice("disconnected", err)
+		}),
 		nats.ReconnectHandler(func(*nats.Conn) { b.onReconnect() }))
 	if b.nc, err = connect(ctx, o, opts); err != nil {
 		return nil, err
@@ -83,7 +89,8 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 	if b.calls, err = newCalls(b.nc); err != nil {
 		return fail(fmt.Errorf("connect: %w", err))
 	}
-	if err := b.learnPartitions(ctx); err != nil {
+	b.appends = b.newGatherer()
+	if err := b.learn(ctx); err != nil {
 		b.calls.close()
 		return fail(fmt.Errorf("connect: %w", err))
 	}
@@ -118,8 +125,8 @@ func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, er
 	}
 }
 
-// learnPartitions asks the system with how many partitions it was created.
-func (b *Bus) learnPartitions(ctx context.Context) error {
+// learn asks the system with how many partitions it was created, and whether it is dear to store a message alone.
+func (b *Bus) learn(ctx context.Context) error {
 	info, err := b.streamInfo(ctx, streamEvents, "")
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil // Setup will decide
@@ -131,7 +138,18 @@ func (b *Bus) learnPartitions(ctx context.Context) error {
 	if n, err := strconv.Atoi(info.Config.Metadata[metaPartitions]); err == nil && n >= 1 {
 		b.partitions.Store(int64(n))
 	}
+	noted := info.Config.Metadata[metaSync]
+	b.sync.Store(&noted)
+	b.appends.together.Store(noted == SyncAlways && info.Config.Replicas == 1)
 	return nil
+}
+
+// noted is Options.Sync as the system notes it; empty: it does not.
+func (b *Bus) noted() string {
+	if s := b.sync.Load(); s != nil {
+		return *s
+	}
+	return ""
 }
 
 // Partitions implements bus.Bus.
@@ -192,6 +210,7 @@ func (b *Bus) onReconnect() {
 	b.reconnected = make(chan struct{})
 	b.mu.Unlock()
 	b.options.Notice("reconnected", nil)
+	go b.sayAgain()
 }
 
 // onceReconnected is closed at the next reconnect: what was asked of the old connection must be asked again.

@@ -53,6 +53,8 @@ type call struct {
 	err      error
 	// parse makes the result of the reply; it runs on the subscription's goroutine and must be quick.
 	parse func(*call)
+	// ended is told after done was closed, on whichever goroutine that was. Nil: nobody is told.
+	ended func(*call)
 	seq   uint64 // what parsePubAck found
 }
 
@@ -82,13 +84,19 @@ func (c *calls) shard(id uint64) *callShard { return &c.shards[id%callShards] }
 
 // send publishes m with a reply subject of its own. It never returns nil; a call that cannot be sent is done at once.
 func (c *calls) send(m *nats.Msg, timeout time.Duration, parse func(*call)) *call {
-	p := &call{id: c.last.Add(1), subject: m.Subject, deadline: time.Now().Add(timeout), done: make(chan struct{}), parse: parse}
+	return c.sendThen(m, timeout, parse, nil)
+}
+
+// sendThen is send, and tells ended of the outcome.
+func (c *calls) sendThen(m *nats.Msg, timeout time.Duration, parse, ended func(*call)) *call {
+	p := &call{
+		id: c.last.Add(1), subject: m.Subject, deadline: time.Now().Add(timeout), done: make(chan struct{}), parse: parse, ended: ended,
+	}
 	s := c.shard(p.id)
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		p.err = bus.ErrClosed
-		close(p.done)
+		p.settle(nil, bus.ErrClosed)
 		return p
 	}
 	s.pending[p.id] = p
@@ -134,11 +142,19 @@ func (c *calls) finish(id uint64, m *nats.Msg, err error) {
 	if !ok {
 		return
 	}
+	p.settle(m, err)
+}
+
+// settle fixes the outcome. It is called once.
+func (p *call) settle(m *nats.Msg, err error) {
 	p.msg, p.err = m, err
 	if err == nil && p.parse != nil {
 		p.parse(p)
 	}
 	close(p.done)
+	if p.ended != nil {
+		p.ended(p)
+	}
 }
 
 func (c *calls) sweep() {

@@ -116,6 +116,13 @@ func (in *inbox) run(ctx context.Context) {
 	}()
 	tick := time.NewTicker(min(in.b.options.InputAckWait/3, pullHeartbeat))
 	defer tick.Stop()
+	var keep <-chan time.Time
+	if in.stream == streamResults && in.partition == 0 {
+		keeping := time.NewTicker(keepEvery)
+		defer keeping.Stop()
+		keep = keeping.C
+		in.b.keep()
+	}
 	var pause <-chan time.Time // set while nobody answers
 	for {
 		if !in.pulls.open && pause == nil && len(queue) <= inboxPrefetch/2 {
@@ -146,6 +153,8 @@ func (in *inbox) run(ctx context.Context) {
 					_ = queue[i].Progress() // or it comes twice
 				}
 			}
+		case <-keep:
+			in.b.keep()
 		case <-pause:
 			pause = nil
 			if err := in.ensure(ctx); err != nil {

@@ -100,7 +100,7 @@ func (b *Bus) append(a bus.Append, bury bool) bus.Pending {
 	if err != nil {
 		return failed(err)
 	}
-	return (*pending)(b.calls.send(m, callTimeout, parsePubAck))
+	return (*pending)(b.appends.send(m))
 }
 
 // AppendBatch implements bus.Log. The messages are sent without waiting between them: what goes wrong with an earlier

@@ -18,19 +18,22 @@ import (
 
 // Setup implements bus.Bus. Several processes may do it at once: who comes second finds what the first made.
 func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
-	if err := b.learnPartitions(ctx); err != nil {
+	if err := b.learn(ctx); err != nil {
+		return nil, fmt.Errorf("setup: %w", err)
+	}
+	if err := b.noteSync(ctx); err != nil {
 		return nil, fmt.Errorf("setup: %w", err)
 	}
 	want := or(b.options.Partitions, b.Partitions())
 	var drifts []bus.Drift
-	for _, c := range b.options.streams(want) {
+	for _, c := range b.options.streams(want, or(b.options.Sync, b.noted())) {
 		drift, err := b.setupStream(ctx, c, repair)
 		if err != nil {
 			return nil, fmt.Errorf("setup: stream %s: %w", c.Name, err)
 		}
 		drifts = append(drifts, drift...)
 	}
-	if err := b.learnPartitions(ctx); err != nil {
+	if err := b.learn(ctx); err != nil {
 		return nil, fmt.Errorf("setup: %w", err)
 	}
 	for _, t := range ticks() {
@@ -39,6 +42,68 @@ func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
 		}
 	}
 	return drifts, nil
+}
+
+// Check implements bus.Bus.
+func (b *Bus) Check(ctx context.Context) ([]bus.Drift, error) {
+	if err := b.learn(ctx); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	var drifts []bus.Drift
+	timers := false
+	for _, c := range b.options.streams(or(b.options.Partitions, b.Partitions()), or(b.options.Sync, b.noted())) {
+		info, err := b.streamInfo(ctx, c.Name, "")
+		if errors.Is(err, bus.ErrNotFound) {
+			drifts = append(drifts, bus.Drift{Stream: c.Name, Want: "present", Have: "missing", Repairable: true, Missing: true})
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("check: stream %s: %w", c.Name, err)
+		}
+		timers = timers || c.Name == streamTimers
+		found, err := compare(c, info.Config)
+		if err != nil {
+			return nil, fmt.Errorf("check: stream %s: %w", c.Name, err)
+		}
+		drifts = append(drifts, found...)
+	}
+	for _, t := range ticks() {
+		if !timers { // said already, and there is nothing to ask
+			break
+		}
+		have, err := b.scheduleOf(ctx, t)
+		if err != nil {
+			return nil, fmt.Errorf("check: schedule %s: %w", t, err)
+		}
+		if have != schedules[t] {
+			drifts = append(drifts, bus.Drift{
+				Stream: streamTimers, Setting: "schedule " + string(t), Want: schedules[t], Have: have, Repairable: true, Missing: have == "",
+			})
+		}
+	}
+	return drifts, nil
+}
+
+// noteSync changes the note of how the server syncs, where it is known better. It describes the server, not the stream,
+// so that it is no drift to be repaired on demand.
+func (b *Bus) noteSync(ctx context.Context) error {
+	if b.options.Sync == "" || b.options.Sync == b.noted() {
+		return nil
+	}
+	info, err := b.streamInfo(ctx, streamEvents, "")
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil // it is made with the note
+	}
+	if err != nil {
+		return err
+	}
+	c := info.Config
+	c.Metadata = maps.Clone(c.Metadata)
+	if c.Metadata == nil {
+		c.Metadata = map[string]string{}
+	}
+	c.Metadata[metaSync] = b.options.Sync
+	return b.api(ctx, "STREAM.UPDATE."+streamEvents, c, nil)
 }
 
 func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
@@ -180,21 +245,31 @@ func mend(have, want natsjs.StreamConfig, drifts []bus.Drift) (natsjs.StreamConf
 
 // setupSchedule stores a tick's schedule, unless it is there: storing it again would start its period anew.
 func (b *Bus) setupSchedule(ctx context.Context, t bus.Tick) error {
-	subject := "drover.timer." + string(t)
-	last, err := b.leaderGet(ctx, streamTimers, getRequest{LastFor: subject})
-	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+	have, err := b.scheduleOf(ctx, t)
+	if err != nil || have == schedules[t] {
 		return err
 	}
-	if err == nil && last.Header.Get("Nats-Schedule") == schedules[t] {
-		return nil
-	}
-	m := nats.NewMsg(subject)
+	m := nats.NewMsg(timerSubject(t))
 	m.Header["Nats-Schedule"] = []string{schedules[t]}
 	m.Header["Nats-Schedule-Target"] = []string{"drover.tick." + string(t)}
 	return b.retry(ctx, func(ctx context.Context) error {
 		_, err := b.publish(ctx, m)
 		return err
 	})
+}
+
+func timerSubject(t bus.Tick) string { return "drover.timer." + string(t) }
+
+// scheduleOf is the schedule of a tick that is stored; empty: none is.
+func (b *Bus) scheduleOf(ctx context.Context, t bus.Tick) (string, error) {
+	last, err := b.leaderGet(ctx, streamTimers, getRequest{LastFor: timerSubject(t)})
+	if errors.Is(err, bus.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return last.Header.Get("Nats-Schedule"), nil
 }
 
 // publish stores one message that no CAS guards, and returns its sequence.

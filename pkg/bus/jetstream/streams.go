@@ -26,6 +26,7 @@ const (
 
 const (
 	metaPartitions = "drover.partitions"
+	metaSync       = "drover.sync"
 	// eventsPerSubject is how much history EVENTS keeps.
 	eventsPerSubject = 8
 	// headerBytes is the room for headers beside a body of the largest size.
@@ -40,7 +41,7 @@ func bucketStream(f bus.Family) string { return "KV_" + f.Bucket() }
 
 // streams is what Setup makes, in this order. Every field that the server would fill in is filled in here, so that the
 // two can be compared.
-func (o Options) streams(partitions int) []natsjs.StreamConfig {
+func (o Options) streams(partitions int, sync string) []natsjs.StreamConfig {
 	base := func(name, about string, subjects ...string) natsjs.StreamConfig {
 		return natsjs.StreamConfig{
 			Name: name, Description: about, Subjects: subjects,
@@ -64,6 +65,9 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 	events.MaxMsgsPerSubject = eventsPerSubject
 	events.AllowAtomicPublish, events.AllowMsgTTL, events.DenyDelete = true, true, true
 	events.Metadata = map[string]string{metaPartitions: strconv.Itoa(partitions)}
+	if sync != "" {
+		events.Metadata[metaSync] = sync
+	}
 	add(events)
 
 	for _, f := range bus.Families() {
@@ -80,6 +84,7 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 	work.Sources = []*natsjs.StreamSource{{Name: streamEvents, SubjectTransforms: []natsjs.SubjectTransformConfig{{
 		Source:      "drover.log.*.resource.*.*.*.do.*",
 		Destination: "drover.work.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(5)}}"}}}}
+	work.AllowRollup = true // for keep
 	add(work)
 
 	// Subjects of any other shape are refused to the publisher: no partition's consumer would ever find them.
@@ -95,7 +100,14 @@ func (o Options) streams(partitions int) []natsjs.StreamConfig {
 	results := base(streamResults, "Drover: answers of executors, until the orchestrator has applied them.", "drover.result.*.*.*.*")
 	results.Retention, results.Discard = natsjs.WorkQueuePolicy, natsjs.DiscardNew
 	results.MaxBytes, results.MaxMsgs = o.Limits.ResultBytes, o.Limits.ResultMessages
-	results.AllowAtomicPublish = true
+	results.AllowRollup = true // for keep
+	if o.Replicas == 1 {
+		// A result that a killed server forgets is sent again (see recent). One that goes down with the power is found
+		// missing by a sweep, if its work does not come again by itself: to an executor that is the same as a power cut
+		// just before its answer. On disk at once, each result would cost two writes, its removal being the second, and
+		// with sync always two syncs.
+		results.PersistMode = natsjs.AsyncPersistMode
+	}
 	add(results)
 
 	timers := base(streamTimers, "Drover: schedules and what they fire.", "drover.timer.>", "drover.tick.>")

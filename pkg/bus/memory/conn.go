@@ -51,6 +51,9 @@ func (c *Conn) Partitions() int { return c.s.options.Partitions }
 // Setup implements bus.Bus. There is nothing to make and nothing drifts.
 func (c *Conn) Setup(context.Context, bool) ([]bus.Drift, error) { return nil, c.alive() }
 
+// Check implements bus.Bus: everything is there.
+func (c *Conn) Check(context.Context) ([]bus.Drift, error) { return nil, c.alive() }
+
 // Healthy implements bus.Bus.
 func (c *Conn) Healthy(context.Context) error { return c.alive() }
 

@@ -63,30 +63,6 @@ func (c *Conn) PublishResult(_ context.Context, subject string, header map[strin
 	return err
 }
 
-// PublishResults implements bus.Inputs.
-func (c *Conn) PublishResults(_ context.Context, results []bus.ResultMessage) error {
-	if err := c.alive(); err != nil {
-		return err
-	}
-	if err := bus.CheckResults(results); err != nil {
-		return err
-	}
-	st := c.s.results
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	if err := st.full(); err != nil {
-		return err
-	}
-	for _, r := range results {
-		e, err := bus.ParseResultSubject(r.Subject)
-		if err != nil {
-			return err // checked above
-		}
-		st.queue(fmt.Sprint(e.Partition)).put(r.Subject, nil, r.Body)
-	}
-	return nil
-}
-
 // Results implements bus.Inputs.
 func (c *Conn) Results(_ context.Context, partition int) (bus.Inbox, error) {
 	return c.open(c.s.results, partition)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
 )
@@ -119,13 +120,21 @@ func (s *System) store(a bus.Append, bury, expires bool) uint64 {
 		i := slices.IndexFunc(h.events, func(x event) bool { return x.subject == e.subject })
 		h.events = slices.Delete(h.events, i, i+1)
 	}
-	s.buckets[a.Entity.Family][a.Entity.Key()] = e.Stored
-	s.feed(e.Stored)
+	var bucket, work time.Duration
+	if s.options.Trail != nil {
+		bucket, work = s.options.Trail()
+	}
+	s.derive(&s.shown, bucket, func() {
+		s.buckets[a.Entity.Family][a.Entity.Key()] = e.Stored
+		s.feed(e.Stored)
+	})
 	if a.Dispatch != "" {
 		p := bus.Phase{Project: a.Entity.Project, Kind: a.Entity.Kind, Phase: a.Dispatch}
-		s.work.queue(p.WorkSubject()).put(p.WorkSubject(), eventHeader(a.Header), e.Body)
+		s.derive(&s.handed, work, func() {
+			s.work.queue(p.WorkSubject()).put(p.WorkSubject(), eventHeader(a.Header), e.Body)
+		})
 	}
-	return s.seq
+	return e.Seq
 }
 
 // eventHeader is an event's header as a delivery shows it.

@@ -73,11 +73,14 @@ func (q *queue) put(subject string, header map[string]string, body []byte) uint6
 	return i.seq
 }
 
-// push hands what is ready to the inboxes, and wakes those who wait.
+// push hands what is ready to the inboxes, in turn, and wakes those who wait.
 func (q *queue) push() {
-	for _, in := range q.inboxes {
-		for len(q.ready) > 0 && in.room() {
+	for skipped := 0; len(q.ready) > 0 && skipped < len(q.inboxes); {
+		in := q.inboxes[0]
+		q.inboxes = append(q.inboxes[1:], in)
+		if skipped++; in.room() {
 			in.c <- q.take()
+			skipped = 0
 		}
 	}
 	if len(q.ready) > 0 {

@@ -13,12 +13,13 @@
 // follows, and Ask and Request whose handler does not answer before it returns. Callbacks (Follow, OnTick) run on the
 // goroutine whose call caused them, after the call's effect, one after another in the order of the log; if another
 // goroutine is running them already, that one runs these too. With a Clock of its own a simulator is therefore
-// deterministic.
+// deterministic. With Options.Trail buckets, feed and work trail the log, as a server's do.
 package memory
 
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,9 @@ type Options struct {
 	InputAckWait, WorkAckWait, TombstoneTTL time.Duration
 	// OutputBytes is how much output is kept. Zero: 64 MiB.
 	OutputBytes int
+	// Trail is how long after an event its bucket and the feed show it, and WORK holds it; asked for each event, in the
+	// order of the log, which both keep. Nil: at once.
+	Trail func() (bucket, work time.Duration)
 }
 
 // System is what the connections share: the server. Safe for concurrent use.
@@ -54,6 +58,8 @@ type System struct {
 	commands  *stream
 	results   *stream
 	work      *stream
+	shown     trail                // events on their way to the buckets and the feed
+	handed    trail                // events on their way to WORK
 	phases    map[string]struct{}  // consumers of WORK, by name
 	polls     map[string]time.Time // when a poll's key was used
 	asks      []*askServer         // newest last
@@ -124,6 +130,28 @@ func (s *System) Poison() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.poison)
+}
+
+// Unsettled lists what WORK and RESULTS hold, each in its order.
+func (s *System) Unsettled() []Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Message
+	for _, st := range []*stream{s.work, s.results} {
+		var seqs []uint64
+		held := map[uint64]*item{}
+		for _, q := range st.queues {
+			for seq, i := range q.items {
+				seqs, held[seq] = append(seqs, seq), i
+			}
+		}
+		slices.Sort(seqs)
+		for _, seq := range seqs {
+			i := held[seq]
+			all = append(all, Message{Subject: i.subject, Header: maps.Clone(i.header), Body: slices.Clone(i.body)})
+		}
+	}
+	return all
 }
 
 // Refusals lists the published refusals, oldest first.

@@ -146,5 +146,5 @@ func (c *Conn) Outstanding(_ context.Context, p bus.Phase) (uint64, bool, error)
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return uint64(len(s.work.queue(p.WorkSubject()).items)), true, c.alive()
+	return uint64(len(s.work.queue(p.WorkSubject()).items)), len(s.handed.waiting) == 0, c.alive()
 }

@@ -142,10 +142,10 @@ func (a *auditor) why() {
 	for _, r := range reasons {
 		switch r.Code {
 		case resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.RetryAt,
-			resource.CancelingFor, resource.BehindCalls, resource.ToGoOn:
+			resource.CancelingFor, resource.BehindCalls, resource.ToGoOn, resource.ForChildren:
 			a.check(false, "what rests does not say that it moves", string(r.Code)+" "+r.Of)
 		case resource.AtTarget, resource.NotAsked, resource.IsGone, resource.BlockedOn, resource.PhaseFailed,
-			resource.WasCanceled, resource.HeldBack, resource.IsGated, resource.BehindJob:
+			resource.WasCanceled, resource.HeldBack, resource.IsGated, resource.BehindJob, resource.ForParent:
 		}
 	}
 }

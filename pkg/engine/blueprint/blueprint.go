@@ -184,6 +184,36 @@ type Executor struct {
 	Config string
 }
 
+// Do is what a phase does with children.
+type Do string
+
+// The parts. Together they are what seed 001 has in the states of an execution: Init, Progressing, InitDelete and Deleting.
+const (
+	// DoAll: apply, then run; in a flow that undoes, mark, then delete.
+	DoAll Do = ""
+	// DoApply creates and updates the children that the spec defines, and marks those deleted that it no longer does.
+	DoApply Do = "apply"
+	// DoRun hands the job down as the dependencies allow, and waits until all have finished. What is marked deleted is
+	// deleted first.
+	DoRun Do = "run"
+	// DoMark marks all children deleted.
+	DoMark Do = "mark"
+	// DoDelete hands the job down to what is marked, in reverse of the dependencies, and waits until nothing is left.
+	DoDelete Do = "delete"
+)
+
+// Children says that a phase is carried out by the engine itself, on the resource's children (executor "children").
+type Children struct {
+	Do Do
+	// Items is the field of the spec that defines the children; the shell reads it.
+	Items string
+	// Kind of the children that do not name their own.
+	Kind string
+	// Verb of the flow that children walk; empty: that of their lifecycle for a creation or, once they were deployed, for a
+	// change.
+	Verb string
+}
+
 // Retry is the policy for failures that a worker marked retryable.
 type Retry struct {
 	Attempts int           // how many failures are forgiven; 0 means none
@@ -202,6 +232,7 @@ type Phase struct {
 	Executor    Executor
 	// Undo carries the phase out in flows that undo (seed 000: the decom of a phase). Nil: it cannot be undone.
 	Undo       *Executor
+	Children   *Children     // set where Executor.Kind is "children"
 	Timeout    time.Duration // per attempt, from its first hand-out; 0 means none
 	Interval   time.Duration // delay of a pending phase; 0 means IntervalDefault
 	Lease      time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault

@@ -27,7 +27,12 @@ type Violation struct {
 var reserved = []string{"apply", "delete", "retry", "cancel", "interrupt", "approve"}
 
 // ExecutorKinds lists what Executor.Kind may be.
-func ExecutorKinds() []string { return []string{"plugin", "http", "poll", "script"} }
+func ExecutorKinds() []string {
+	return []string{"plugin", "http", "poll", "script", ExecutorChildren}
+}
+
+// ExecutorChildren is the executor of phases that the engine carries out itself, on the resource's children.
+const ExecutorChildren = "children"
 
 // Validate reports what is wrong with a blueprint, in the order of its fields, ViolationsMax at most; none means that
 // the engine can drive it. It judges structure: constraints and executor configurations are the shell's to compile.
@@ -342,6 +347,11 @@ func (c *checker) phase(field string, p *Phase, byName map[string]*Phase) {
 	if !slices.Contains(ExecutorKinds(), p.Executor.Kind) {
 		c.fail(field+".executor", "is none of %s", strings.Join(ExecutorKinds(), ", "))
 	}
+	if (p.Executor.Kind == ExecutorChildren) != (p.Children != nil) {
+		c.fail(field+".executor.children", "says what to do with children where the executor is children, and only there")
+	} else if p.Children != nil {
+		c.children(field, p)
+	}
 	if p.Undo != nil && !slices.Contains(ExecutorKinds(), p.Undo.Kind) {
 		c.fail(field+".undo", "is none of %s", strings.Join(ExecutorKinds(), ", "))
 	}
@@ -355,6 +365,20 @@ func (c *checker) phase(field string, p *Phase, byName map[string]*Phase) {
 		c.fail(field+".retry.attempts", "is not 0 to %d", RetryAttemptsMax)
 	}
 	c.duration(field+".retry.delay", p.Retry.Delay, 0, RetryDelayMax)
+}
+
+func (c *checker) children(field string, p *Phase) {
+	switch p.Children.Do {
+	case DoAll, DoApply, DoRun, DoMark, DoDelete:
+	default:
+		c.fail(field+".executor.children.do", "is none of apply, run, mark, delete")
+	}
+	if p.Retry.Attempts > 0 {
+		c.fail(field+".retry", "is not for a phase on children: each child has its own")
+	}
+	if p.Undo != nil && p.Undo.Kind != ExecutorChildren {
+		c.fail(field+".undo", "is not children, and the executor is")
+	}
 }
 
 func (c *checker) dependsOn(field string, p *Phase, byName map[string]*Phase) {

@@ -64,6 +64,7 @@ type Ref struct {
 	RequestedBy string
 	Canceling   bool   // a cancel was accepted; the job ends when no call is in flight
 	Generation  uint64 // of the spec when it began; 0 while pending
+	Handed      bool   // handed down by the parent: the record is that of the tree's root
 }
 
 // Walks is the verb of the flow that the job walks.

@@ -40,6 +40,10 @@ func (x *step) command(c Command) {
 		x.refuse(NotFound, "there is no resource "+c.Key.String(), nil)
 		return
 	}
+	if root := RootName(c.Key.Name); root != c.Key.Name && c.Verb != VerbApprove {
+		x.refuse(Conflict, "it is a child: its jobs start at the root of its tree, "+root, nil)
+		return
+	}
 	switch c.Verb {
 	case VerbApply:
 		x.apply(c)
@@ -165,6 +169,10 @@ func (x *step) remove(c Command) {
 	}
 	running := x.s.Job()
 	if !walk || running == nil && x.nothingToUndo(bp, &f) {
+		if x.hasChildren() {
+			x.refuse(Conflict, "it has children, and its lifecycle has no flow that deletes them", nil)
+			return
+		}
 		if running != nil {
 			x.refuse(Conflict, "job "+running.ID+" is running and this lifecycle has no flow for deletion; cancel it first", nil)
 			return
@@ -189,6 +197,9 @@ func (x *step) remove(c Command) {
 
 // nothingToUndo reports whether deletion has nothing to walk: no flow was started yet, or it stands at the end already.
 func (x *step) nothingToUndo(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
+	if x.hasChildren() {
+		return false
+	}
 	initial := bp.Lifecycle.Initial
 	if bp.Lifecycle.Walk != blueprint.Each {
 		return x.s.State == initial || x.s.State == "" || x.s.State == f.Target

@@ -95,6 +95,10 @@ func (x *step) beginEach(bp *blueprint.Blueprint, j *job.Ref, way *blueprint.Flo
 		if p := x.s.Phase(name); j.Verb == VerbRetry && !x.all && (p == nil || p.Status != Failed && p.Status != Canceled) {
 			continue // it did its part
 		}
+		if p := x.s.Phase(name); f.Undo && p != nil && p.Status == Skipped && p.Attempt == 0 {
+			p.State, concerned = f.Target, true // it was never carried out, so there is nothing to undo
+			continue
+		}
 		// One flag for all of them (seed 000): a service that was deployed in any of its phases was deployed.
 		x.s.WasDeployed = was
 		x.tellOfThePast(&f)

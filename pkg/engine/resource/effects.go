@@ -9,9 +9,15 @@ import "time"
 //  2. The jobs in State.Jobs whose state changed get their records (job.Derive).
 //  3. Reply is sent.
 //  4. Polls are sent: repeated hand-outs of committed state, safe to send again.
-//  5. If More, the resource is stepped again with OnContinue.
+//  5. Tell is told to the children: what follows from committed state, safe to tell again.
+//  6. If More, the resource is stepped again with OnContinue.
+//
+// What is in Batch is stepped with the children before 1, and appended in one batch with Event: no child is made, and none
+// marked deleted, for a parent that has moved on (design.md, promise 1). Their specs go before.
 type Effects struct {
-	Event *Event  // nil: nothing happened, the state is unchanged
+	Event *Event // nil: nothing happened, the state is unchanged
+	Batch []FromParent
+	Tell  []FromParent
 	Reply *Reply  // answers a command; nil for other inputs
 	Polls []Fence // Sleeping phases to call again
 	// NextPoll is when a phase whose poll changed nothing is due again, where that is later than the state says.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 )
 
 // InputKind says which part of an Input is set.
@@ -16,15 +17,20 @@ const (
 	OnDue                           // time has passed
 	OnContinue                      // the step before left more to hand out
 	OnLost                          // a sweep found that a hand-out is nowhere to be found
+	OnParent                        // the parent asks
+	OnChildren                      // a child has moved
+	OnConflict                      // a child that was to be made belongs to another parent
 )
 
 // Input is one thing that a resource is told. Time comes with it: At is when the server stored it.
 type Input struct {
-	Kind    InputKind
-	At      time.Time
-	Command *Command // OnCommand
-	Result  *Result  // OnResult
-	Lost    *Fence   // OnLost
+	Kind     InputKind
+	At       time.Time
+	Command  *Command    // OnCommand
+	Result   *Result     // OnResult
+	Lost     *Fence      // OnLost
+	Parent   *FromParent // OnParent
+	Conflict string      // OnConflict: which child, and whose it is
 	// Polling names the Sleeping phases whose poll is out right now, as the partition's owner knows. They count as
 	// in flight.
 	Polling     []string
@@ -63,6 +69,33 @@ type Command struct {
 	Message string
 	// For approve: the gated phase; empty: all that wait for approval.
 	Phase string
+}
+
+// Ask is what a parent asks of a child.
+type Ask uint8
+
+// The asks. Each may come again, and then changes nothing.
+const (
+	Adopt   Ask = iota + 1 // be there, with this spec
+	Mark                   // you are to be deleted, when the job comes
+	Trigger                // here is the job: begin
+	Halt                   // end the job: what is out may answer
+	Stop                   // end it at once
+)
+
+// FromParent is what a parent asks of a child.
+type FromParent struct {
+	Ask    Ask
+	Key    Key // of the child
+	Parent Parent
+	// For Adopt.
+	NewUID string // derived by the shell, for a child that this creates
+	Item   children.Item
+	// JobID is that of the tree's job: to begin, or under which the child is adopted or marked; for Halt and Stop, the one
+	// to end.
+	JobID   string
+	Verb    string // Trigger: of the flow; empty: as the child's lifecycle has it
+	Message string // Halt, Stop
 }
 
 // KnownJob is what the job's own record says of an earlier command with the same request id.
@@ -126,4 +159,10 @@ type Env struct {
 	// When evaluates a constraint over the state as it is at that point of the step. It must be a function of its
 	// arguments and of the spec alone. Nil means that every constraint is true.
 	When func(expression string, s *State) (bool, error)
+	// Children is what the owner knows of the resource's children, looked at under the job that is driven. Nil: it has
+	// none. A step does not change it.
+	Children *children.Family
+	// Items are the children that the spec defines, for a phase on children. It must be a function of the phase and the
+	// spec alone.
+	Items func(ph *blueprint.Phase) ([]children.Item, error)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/job"
 )
 
 // result applies an executor's answer to the hand-out that is outstanding; any other answer is refused (promise 4).
@@ -80,7 +81,7 @@ func completion(p *PhaseRun) PhaseEvent {
 // the fence of its first call for all its polls.
 func (x *step) outstanding(p *PhaseRun, f Fence) bool {
 	polled := p.Status == Sleeping && !p.Retrying
-	return (p.InFlight || polled) && f == x.fence(p)
+	return (p.InFlight || polled) && !p.Children && f == x.fence(p)
 }
 
 func fenceText(f Fence) string {
@@ -121,7 +122,7 @@ func (x *step) fail(p *PhaseRun, message string) {
 
 // rest clears what belongs to a call that is over.
 func (x *step) rest(p *PhaseRun) {
-	p.InFlight, p.Retrying, p.Due, p.Interval = false, false, time.Time{}, 0
+	p.InFlight, p.Retrying, p.Children, p.Due, p.Interval = false, false, false, time.Time{}, 0
 	if !p.Status.Active() {
 		p.Deadline = time.Time{}
 	}
@@ -211,6 +212,11 @@ func (x *step) due() {
 		p := &x.s.Phases[i]
 		switch {
 		case !p.Status.Active():
+		case p.Status == Canceling && p.Children && past(p.Due):
+			x.cause.Phase = p.Name
+			if x.move(p, Report) { // it ends with its children, and they with their own leases
+				p.Due = x.at.Add(blueprint.LeaseDefault)
+			}
 		case p.Status == Canceling && past(p.Due):
 			if x.move(p, End) {
 				x.rest(p)
@@ -219,6 +225,9 @@ func (x *step) due() {
 			x.cause.Phase = p.Name
 		case p.Status != Canceling && past(p.Deadline):
 			x.cause.Phase = p.Name
+			if p.Children {
+				x.tell(Halt, &job.Ref{ID: p.JobID}, x.family().Begun(false, TellMax), "")
+			}
 			if x.move(p, Expire) {
 				x.rest(p)
 				p.Message = "timed out"

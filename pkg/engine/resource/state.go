@@ -3,8 +3,10 @@ package resource
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/job"
 )
 
@@ -15,7 +17,7 @@ const ReaderVersion uint32 = 1
 // Limits of one resource.
 const (
 	LabelsMax          = 64        // labels per resource
-	SpecBytesMax       = 256 << 10 // bytes of a spec's JSON
+	SpecBytesMax       = 768 << 10 // bytes of a spec's JSON
 	AttributesBytesMax = 32 << 10  // bytes of all attribute names and values together
 	DataBytesMax       = 16 << 10  // bytes of one phase's data
 	OutputsBytesMax    = 16 << 10  // bytes of one phase's outputs
@@ -95,6 +97,35 @@ type PhaseRun struct {
 	Retries  uint32            // failures that the retry policy forgave
 	Interval time.Duration     // delay until the next poll
 	Undo     bool              // handed out to the phase's undo executor
+	Children bool              // carried out by the engine, on the resource's children: nothing of it is in WORK
+}
+
+// Parent is what a child knows of where it belongs. All of it but UID, Index, DependsOn and OnChangeOnly is fixed for life.
+type Parent struct {
+	Kind, Name, UID string   // of the parent; the project is the child's. Empty: it is a root
+	RootKind        string   // of the tree's root, whose name is that of the child up to the first slash
+	Item            string   // name within the parent
+	Index           uint32   // place among the parent's items
+	DependsOn       []string // siblings that must have finished first; for deletion, those that must be kept longer
+	OnChangeOnly    bool     // a job succeeds without running where the spec is as it was at the last success
+}
+
+// Brood counts a resource's children as of its last event; the owner of the partition knows them as they are.
+type Brood struct {
+	Items                                         uint32 // that the spec defined when they were last applied
+	Cursor                                        uint32 // items that the present phase has applied
+	Applied                                       bool   // the present phase has applied all, and marked those that are no more
+	Waiting, Runnable, Running, Failed, Succeeded uint32
+	Marked                                        uint32 // to be deleted
+}
+
+// ChildName is the name of a child. Names of roots hold no slash, so a name says which tree it is in.
+func ChildName(parent, item string) string { return parent + "/" + item }
+
+// RootName is the name of the tree's root.
+func RootName(name string) string {
+	root, _, _ := strings.Cut(name, "/")
+	return root
 }
 
 // State is one resource. A State is a value: Step never changes the one it is given, and maps in it are shared and
@@ -121,8 +152,11 @@ type State struct {
 	// SucceededOnce says that a phase of it succeeded at any time (seed 000: "the transaction history contains one
 	// Transaction with success=True").
 	SucceededOnce bool
-	// ObservedGeneration is the generation that the last flow that succeeded began with; 0: none did.
+	// ObservedGeneration is the generation that the last flow that succeeded began with; 0: none did, or it was the one of
+	// deletion.
 	ObservedGeneration uint64
+	Parent             Parent
+	Children           Brood
 	DeletedAt          time.Time // when deletion was asked for
 	CreatedAt          time.Time
 	UpdatedAt          time.Time // latest time that any input carried
@@ -185,6 +219,21 @@ func (s *State) Phase(name string) *PhaseRun {
 		}
 	}
 	return nil
+}
+
+// AsChild is what the parent's family is told of this resource.
+func (s *State) AsChild() children.Child {
+	c := children.Child{
+		Kind: s.Kind, Name: s.Name, UID: s.UID, Item: s.Parent.Item, Index: s.Parent.Index, DependsOn: s.Parent.DependsOn,
+		SpecDigest: s.SpecDigest, Marked: !s.DeletedAt.IsZero(), Gone: s.Gone,
+		Meta: children.Meta(s.Labels, s.Cluster), OnChangeOnly: s.Parent.OnChangeOnly,
+	}
+	for i := range s.Jobs {
+		if s.Jobs[i].Handed {
+			c.Job, c.JobState = s.Jobs[i].ID, s.Jobs[i].State
+		}
+	}
+	return c
 }
 
 // Root is what a job's record says of this resource.

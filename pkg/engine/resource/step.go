@@ -25,6 +25,8 @@ func Step(s State, in Input, env Env) (State, Effects) {
 		}
 	case in.Kind == OnCommand && in.Command != nil:
 		x.command(*in.Command)
+	case in.Kind == OnParent && in.Parent != nil:
+		x.parent(*in.Parent)
 	case !s.Exists():
 		x.note(NoteNothing, "the resource is gone")
 	case in.Kind == OnResult && in.Result != nil:
@@ -34,6 +36,11 @@ func Step(s State, in Input, env Env) (State, Effects) {
 	case in.Kind == OnContinue:
 		x.cause = Cause{Kind: "continue"}
 		x.advance()
+	case in.Kind == OnChildren:
+		x.cause = Cause{Kind: "children"}
+		x.advance()
+	case in.Kind == OnConflict:
+		x.conflict(in.Conflict)
 	case in.Kind == OnLost && in.Lost != nil:
 		x.lost(*in.Lost)
 	default:
@@ -65,12 +72,13 @@ func (x *step) note(code NoteCode, of string) {
 func (x *step) finish() (State, Effects) {
 	if x.broken || !x.dirty {
 		fx := x.fx
-		fx.Event, fx.More = nil, false
+		fx.Event, fx.More, fx.Batch = nil, false, nil
 		if x.broken {
-			fx.Polls, fx.NextPoll = nil, nil
+			fx.Polls, fx.NextPoll, fx.Tell = nil, nil, nil
 		}
 		return x.before, fx
 	}
+	x.brood()
 	if x.s.Separate {
 		x.settle()
 	}
@@ -181,6 +189,7 @@ func (x *step) advance() {
 		x.note(NoteNothing, "no job is running")
 		return
 	}
+	x.haltChildren()
 	if x.anyPhase(func(p *PhaseRun) bool { return p.Status == Canceling }) {
 		x.note(NoteNothing, "calls of an earlier job are still out")
 		return
@@ -207,6 +216,7 @@ func (x *step) advance() {
 		x.fx.More = true // what is wanted is an event of its own (Pending_Update), before it is carried out
 		return
 	}
+	x.tend(bp, j)
 	if x.s.Separate {
 		x.unblock(bp, j, &f)
 	} else {
@@ -277,9 +287,10 @@ func (x *step) next() {
 	}
 }
 
-// unmark takes the mark of deletion away where no job deletes any more: a deletion that was canceled is no deletion.
+// unmark takes the mark of deletion away where no job deletes any more: a deletion that was canceled is no deletion. The
+// mark of a child is its parent's.
 func (x *step) unmark() {
-	if !slices.ContainsFunc(x.s.Jobs, func(j job.Ref) bool { return j.Verb == VerbDelete && !j.State.Final() }) {
+	if x.s.Parent.Name == "" && !slices.ContainsFunc(x.s.Jobs, func(j job.Ref) bool { return j.Verb == VerbDelete && !j.State.Final() }) {
 		x.s.DeletedAt = time.Time{}
 	}
 }
@@ -589,6 +600,10 @@ func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 		if p == nil || p.Status != Waiting || p.InFlight || !x.concerns(p, j) {
 			continue
 		}
+		if ph.Children != nil {
+			x.beginChildren(p, ph, j, f)
+			continue
+		}
 		if x.fx.Event != nil && x.fx.Event.Dispatch != nil {
 			x.fx.More = true
 			return
@@ -620,10 +635,17 @@ func (x *step) fence(p *PhaseRun) Fence {
 // that still wait.
 func (x *step) reach(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 	id := j.ID
-	x.s.ObservedGeneration = j.Generation
+	if d := &bp.Lifecycle; !x.s.DeletedAt.IsZero() && j.Walks() == d.Delete && x.hasChildren() {
+		x.endJob(j, job.Failed, "children are left, and no phase of the deletion removes them")
+		return
+	}
 	x.moveJob(j, job.Succeeded, "")
 	deletion, walks := bp.Lifecycle.Flow(bp.Lifecycle.Delete)
 	undeployed := walks && deletion.Target == f.Target
+	x.s.ObservedGeneration = x.s.JobByID(id).Generation
+	if undeployed {
+		x.s.ObservedGeneration = 0
+	}
 	if f.WasDeployed == blueprint.DontChange {
 		x.s.WasDeployed = !undeployed
 	}
@@ -677,5 +699,8 @@ func (x *step) dropAll(force bool) {
 
 func (x *step) drop(p *PhaseRun) {
 	x.move(p, Drop)
-	p.InFlight, p.Retrying, p.Due, p.Deadline, p.Call = false, false, time.Time{}, time.Time{}, 0
+	if p.Children {
+		x.tell(Stop, &job.Ref{ID: p.JobID}, x.family().Begun(false, TellMax), "")
+	}
+	p.InFlight, p.Retrying, p.Children, p.Due, p.Deadline, p.Call = false, false, false, time.Time{}, time.Time{}, 0
 }

@@ -330,6 +330,10 @@ func (m *twin) beginEach(j *task, f *blueprint.Flow) {
 	told := len(of) == 0 && m.wasDeployed
 	for _, p := range of {
 		row, _ := m.bp(j).Lifecycle.FlowFrom(j.flow, p.place)
+		if row.Undo && m.status(p) == resource.Skipped && !p.ran {
+			p.place = f.Target // there is nothing to undo
+			continue
+		}
 		told = told || m.told(&row)
 		if n := len(f.Path); n == 0 {
 			p.place = f.Target

@@ -57,6 +57,7 @@ type part struct {
 	end      resource.Status // how it ended
 	deadline time.Time
 	wake     time.Time // when to call, poll, or give up
+	ran      bool      // it was handed out at any time
 }
 
 func (m *twin) bp(j *task) *blueprint.Blueprint { return m.blueprints[j.digest] }
@@ -276,7 +277,7 @@ func (m *twin) ended(p *part, how resource.Status) {
 }
 
 // anew forgets what was said of a phase.
-func (m *twin) anew(p *part, j *task) { *p = part{name: p.name, place: p.place, task: j} }
+func (m *twin) anew(p *part, j *task) { *p = part{name: p.name, place: p.place, task: j, ran: p.ran} }
 
 // goOn takes one step that follows from what was said, and reports whether there was one.
 func (m *twin) goOn(at time.Time) bool {
@@ -330,7 +331,7 @@ func (m *twin) goOn(at time.Time) bool {
 }
 
 func (m *twin) handOut(p *part, j *task, at time.Time) {
-	p.out, p.task = true, j
+	p.out, p.task, p.ran = true, j, true
 	if t := m.bp(j).Phase(p.name).Timeout; t > 0 && p.deadline.IsZero() {
 		p.deadline = at.Add(t)
 	}

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ const (
 	ToGoOn       ReasonCode = "to_go_on"      // the orchestrator takes the next step
 	IsGated      ReasonCode = "gated"         // a person must approve
 	BehindJob    ReasonCode = "behind_job"    // a job waits for another to end
+	ForChildren  ReasonCode = "for_children"  // its children are at work
+	ForParent    ReasonCode = "for_parent"    // its parent hands it a job when its turn comes
 	HeldBack     ReasonCode = "held_back"     // not handed out, because another phase failed and the policy is drain
 )
 
@@ -53,6 +56,12 @@ func Why(s *State) []Reason {
 	flow := s.FlowJob()
 	running := s.Job()
 	switch {
+	case running == nil && s.Parent.Name != "" && flow == nil:
+		text := "its parent " + s.Parent.Name + " hands it a job when its turn comes"
+		if len(s.Parent.DependsOn) > 0 {
+			text += ", after " + strings.Join(s.Parent.DependsOn, ", ")
+		}
+		return []Reason{{Code: ForParent, Of: s.Parent.Name, Since: s.CreatedAt, Text: text}}
 	case running == nil && flow == nil && s.Target == "":
 		return []Reason{{Code: NotAsked, Since: s.CreatedAt, Text: "it was created, and no flow was started yet"}}
 	case running == nil && s.State == s.Target:
@@ -144,6 +153,13 @@ func phaseReasons(s *State) []Reason {
 				r.Code, r.Text = ToHandOut, "phase "+p.Name+" is handed out next"
 			}
 		case Running:
+			if p.Children {
+				b := &s.Children
+				r.Code, r.Until = ForChildren, p.Deadline
+				r.Text = fmt.Sprintf("phase %s waits for its children: %d of %d succeeded, %d running, %d waiting, %d failed, %d to be deleted",
+					p.Name, b.Succeeded, b.Items, b.Running+b.Runnable, b.Waiting, b.Failed, b.Marked)
+				break
+			}
 			r.Code, r.Until, r.Text = AtWork, p.Deadline, "a worker is at phase "+p.Name
 		case Sleeping:
 			r.Until = p.Due

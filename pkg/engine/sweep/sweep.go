@@ -85,7 +85,7 @@ func (o *Observation) overdue(p *resource.PhaseRun) bool {
 
 // lost reports whether a call is out, and nowhere.
 func (o *Observation) lost(p *resource.PhaseRun) bool {
-	return p.InFlight && (p.Status == resource.Waiting || p.Status == resource.Running) && !o.past(p.Deadline) &&
+	return p.InFlight && !p.Children && (p.Status == resource.Waiting || p.Status == resource.Running) && !o.past(p.Deadline) &&
 		o.past(p.Since.Add(o.Grace)) && o.drained(p.Name)
 }
 
@@ -98,10 +98,10 @@ func canContinue(s *resource.State) bool {
 	active, waits := false, false
 	for i := range s.Phases {
 		p := &s.Phases[i]
-		if p.Status == resource.Canceling {
+		if p.Status == resource.Canceling && !p.Children {
 			return false
 		}
-		active = active || p.Status.Active()
+		active = active || p.Status.Active() && !p.Children // children may have moved unheard
 		waits = waits || p.Status == resource.Waiting && !p.InFlight
 	}
 	return j.State == job.Pending || j.Canceling || !active || waits

@@ -47,7 +47,7 @@ func run() int {
 func connect(ctx context.Context, c cli.Connection) (cli.Bus, error) {
 	b, err := jetstream.Connect(ctx, jetstream.Options{
 		URL: c.Server, Context: c.Context, CredentialsFile: c.Creds, Name: "drover-cli",
-		Partitions: c.Partitions, Replicas: c.Replicas,
+		Partitions: c.Partitions, Replicas: c.Replicas, Sync: c.Sync,
 	})
 	if err != nil {
 		return nil, err

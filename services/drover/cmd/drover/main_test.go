@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/bus/natsd"
 	"github.com/droverproject/drover/services/drover/internal/cli"
 	"github.com/droverproject/drover/services/drover/internal/up"
 )
@@ -35,15 +37,16 @@ spec:
 {apiVersion: drover/v1, kind: node, metadata: {name: web-2, labels: {rack: b}}}
 `
 
-// TestUpAndDown is a newcomer's first session, against a true server: up, apply, start, look, terminate, stop.
-func TestUpAndDown(t *testing.T) {
-	t.Parallel()
-	directory := t.TempDir()
-	manifest := filepath.Join(t.TempDir(), "fleet.yaml")
-	require.NoError(t, os.WriteFile(manifest, []byte(strings.ReplaceAll(fleet, "DIRECTORY", directory)), 0o600))
+// house is a `drover up` in a folder, and a terminal beside it.
+type house struct {
+	t    *testing.T
+	at   up.Addresses
+	stop func()
+}
 
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
+func newHouse(t *testing.T, directory string) *house {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	ready, announce := io.Pipe()
 	var told bytes.Buffer
 	done := make(chan int, 1)
@@ -52,20 +55,50 @@ func TestUpAndDown(t *testing.T) {
 		done <- cli.Main(ctx, a, []string{"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "4", "-o", "json"})
 		_ = announce.Close()
 	}()
-	var at up.Addresses
-	require.NoError(t, json.NewDecoder(ready).Decode(&at), "one line of JSON when it is ready")
-
-	run := func(code int, args ...string) string {
-		t.Helper()
-		var out, errs bytes.Buffer
-		a := &cli.App{
-			Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run,
-			Getenv: func(name string) string { return map[string]string{"NATS_URL": at.NATS, "USER": "ann"}[name] },
+	h := &house{t: t}
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case code := <-done:
+			require.Equal(t, cli.ExitOK, code, told.String())
+		case <-time.After(30 * time.Second):
+			t.Error("it does not stop")
 		}
-		require.Equal(t, code, cli.Main(context.Background(), a, append(args, "--timeout", "30s")), "%v: %s%s", args, &out, &errs)
-		require.NotContains(t, out.String()+errs.String(), "\x1b")
-		return out.String()
+	})
+	t.Cleanup(h.stop)
+	require.NoError(t, json.NewDecoder(ready).Decode(&h.at), "one line of JSON when it is ready")
+	return h
+}
+
+// do runs a command line.
+func (h *house) do(args ...string) (code int, out, errs string) {
+	var outs, told bytes.Buffer
+	a := &cli.App{
+		Out: &outs, Err: &told, Connect: connect, Server: server, Up: up.Run,
+		Getenv: func(name string) string { return map[string]string{"NATS_URL": h.at.NATS, "USER": "ann"}[name] },
 	}
+	code = cli.Main(context.Background(), a, append(args, "--timeout", "30s"))
+	return code, outs.String(), told.String()
+}
+
+// run runs a command line that must end with a code, and returns what it printed.
+func (h *house) run(code int, args ...string) string {
+	h.t.Helper()
+	got, out, errs := h.do(args...)
+	require.Equal(h.t, code, got, "%v: %s%s", args, out, errs)
+	require.NotContains(h.t, out+errs, "\x1b")
+	return out
+}
+
+// TestUpAndDown is a newcomer's first session, against a true server: up, apply, start, look, terminate, stop.
+func TestUpAndDown(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	manifest := filepath.Join(t.TempDir(), "fleet.yaml")
+	require.NoError(t, os.WriteFile(manifest, []byte(strings.ReplaceAll(fleet, "DIRECTORY", directory)), 0o600))
+
+	h := newHouse(t, directory)
+	run := h.run
 	run(cli.ExitOK, "apply", "-f", manifest)
 	run(cli.ExitOK, "start", "--all", "node", "--wait")
 	require.FileExists(t, filepath.Join(directory, "web-1.example.com", "host"))
@@ -81,15 +114,33 @@ func TestUpAndDown(t *testing.T) {
 	require.Empty(t, run(cli.ExitOK, "get", "node", "-o", "name"))
 	require.NoDirExists(t, filepath.Join(directory, "web-1.example.com"))
 
-	stop()
-	select {
-	case code := <-done:
-		require.Equal(t, cli.ExitOK, code, told.String())
-	case <-time.After(30 * time.Second):
-		t.Fatal("it does not stop")
+	h.stop()
+	var out, errs bytes.Buffer
+	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	require.Equal(t, cli.ExitUnreachable, cli.Main(context.Background(), a, []string{"get", "-s", h.at.NATS}))
+	require.NotContains(t, errs.String(), "goroutine")
+}
+
+// TestDoctorOnlyLooks: on a server that holds none of Drover's streams it says so, and makes none.
+func TestDoctorOnlyLooks(t *testing.T) {
+	t.Parallel()
+	n, err := natsd.Start(natsd.Options{StoreDir: t.TempDir(), Port: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Shutdown()) })
+	for range 2 {
+		var out, errs bytes.Buffer
+		a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+		code := cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
+		require.Equal(t, cli.ExitError, code, errs.String())
+		require.Regexp(t, `streams +failed +not there: EVENTS, `, out.String(), errs.String())
+		require.Regexp(t, `jetstream +ok +API level \d+, 0 streams, `, out.String())
+		require.Regexp(t, `read drover_jobs +unknown +the bucket is not there`, out.String())
+		require.Contains(t, errs.String(), "`drover setup` makes what is missing")
 	}
 	var out, errs bytes.Buffer
 	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
-	require.Equal(t, cli.ExitUnreachable, cli.Main(context.Background(), a, []string{"get", "-s", at.NATS}))
-	require.NotContains(t, errs.String(), "goroutine")
+	require.Equal(t, cli.ExitOK, cli.Main(t.Context(), a, []string{"setup", "-s", n.ClientURL(), "--partitions", "4"}), errs.String())
+	a = &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
+	require.Regexp(t, `streams +ok `, out.String())
 }

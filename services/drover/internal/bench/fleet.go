@@ -54,7 +54,7 @@ func startFleet(ctx context.Context, dir, sync string, size int, apart bool) (*f
 	url, err := f.start(ctx, first, filepath.Join(dir, "data"), sync)
 	f.url = url
 	if err == nil && apart {
-		_, err = f.start(ctx, roleServices, url)
+		_, err = f.start(ctx, roleServices, url, sync)
 	}
 	if err == nil {
 		_, err = f.start(ctx, roleWorker, url, strconv.Itoa(size))
@@ -221,15 +221,15 @@ func childUp(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	err = runServices(ctx, jetstream.Options{InProcess: s, Partitions: partitions}, s.ClientURL())
+	err = runServices(ctx, jetstream.Options{InProcess: s, Partitions: partitions, Sync: args[1]}, s.ClientURL())
 	return errors.Join(err, s.Shutdown())
 }
 
 func childServices(ctx context.Context, args []string) error {
-	if len(args) != 1 {
-		return errors.New("a URL is needed")
+	if len(args) != 2 {
+		return errors.New("a URL and a sync mode are needed")
 	}
-	return runServices(ctx, jetstream.Options{URL: args[0], Partitions: partitions}, "ready")
+	return runServices(ctx, jetstream.Options{URL: args[0], Partitions: partitions, Sync: args[1]}, "ready")
 }
 
 // runServices runs them until ctx ends, and prints a line when the streams are there.

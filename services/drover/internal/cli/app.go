@@ -21,6 +21,7 @@ type Bus interface {
 	bus.Output
 	Request(ctx context.Context, subject string, header map[string]string, body []byte) (bus.Request, error)
 	Setup(ctx context.Context, repair bool) ([]bus.Drift, error)
+	Check(ctx context.Context) ([]bus.Drift, error)
 	Partitions() int
 	Healthy(ctx context.Context) error
 	Close() error

@@ -34,7 +34,9 @@ func (b *blueprintEntry) verbs() []string {
 	}
 	verbs := make([]string, 0, len(b.Lifecycle.Flows))
 	for _, f := range b.Lifecycle.Flows {
-		verbs = append(verbs, f.Verb)
+		if !slices.Contains(verbs, f.Verb) { // rows may share a verb
+			verbs = append(verbs, f.Verb)
+		}
 	}
 	return verbs
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/render"
@@ -42,6 +43,8 @@ type verbCommand struct {
 	verb string
 	// args are the verb's arguments; nil: none.
 	args func() (map[string]string, error)
+	// job is the one that --wait waits for, of a resource as it stood before; empty, or nil: the verb's own.
+	job func(*resource.State) string
 }
 
 // newVerb makes the cobra command of a verb that acts on resources.
@@ -75,8 +78,29 @@ func (v *verbCommand) run(ctx context.Context, args []string) error {
 	orders := make([]order, len(targets))
 	for i, t := range targets {
 		orders[i] = order{target: t, verb: v.verb, body: wire.Command{Args: with}}
+		if v.wait && v.job != nil {
+			if orders[i].job, err = v.jobOf(ctx, t); err != nil {
+				return err
+			}
+		}
 	}
 	return v.app.carryOut(ctx, [][]order{orders}, v.sendFlags, len(orders) == 1 && !v.all && v.selector == "")
+}
+
+// jobOf is the job of a resource that is to be waited for. Where there is no such resource, the command will say so.
+func (v *verbCommand) jobOf(ctx context.Context, t target) (string, error) {
+	b, err := v.app.bus(ctx)
+	if err != nil {
+		return "", err
+	}
+	e, err := getResource(ctx, b, v.app.project, t)
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	return v.job(&e.State), nil
 }
 
 // outcome is what became of an order, as it is printed. Times are in seconds.
@@ -135,7 +159,7 @@ func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, o
 	hints := map[string]bool{}
 	for _, orders := range groups {
 		s.sendAll(ctx, orders, func(ans answer) {
-			o := a.outcomeOf(ans, s.requestID)
+			o := a.outcomeOf(ans, s.idOf(&ans.order))
 			outcomes = append(outcomes, o)
 			if ans.err != nil {
 				a.tellRefused(ans)

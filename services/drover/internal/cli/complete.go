@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/services/drover/internal/selector"
 )
 
@@ -99,7 +101,37 @@ func (a *App) completeVerbs(cmd *cobra.Command, _ string) ([]string, cobra.Shell
 		for i := range prints {
 			words = append(words, prints[i].verbs()...)
 		}
-		return plainWords(words), err
+		slices.Sort(words)
+		return plainWords(slices.Compact(words)), err
+	})
+}
+
+// completeGated completes the phases that wait for approval, of the resources that the command line names, or of all.
+func (a *App) completeGated(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		kind := ""
+		var named []target
+		if len(args) > 0 {
+			kind, _, _ = strings.Cut(args[0], "/")
+			var err error
+			if named, err = namedTargets(args); err != nil {
+				return nil, err
+			}
+		}
+		entries, err := listResources(ctx, b, a.project, kind, selector.Selector{})
+		var words []string
+		for i := range entries {
+			if named != nil && !slices.Contains(named, entries[i].target()) {
+				continue
+			}
+			for k := range entries[i].State.Phases {
+				if run := &entries[i].State.Phases[k]; run.Status == resource.Gated {
+					words = append(words, run.Name)
+				}
+			}
+		}
+		slices.Sort(words)
+		return plainWords(slices.Compact(words)), err
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/render"
@@ -231,6 +232,7 @@ func (a *App) writeIdentity(s *sheet, d *description) {
 	t.Row(a.paint.Bold("Labels"), render.Text(labelsText(r.Labels)))
 	t.Row(a.paint.Bold("UID"), render.Text(r.UID))
 	t.Row(a.paint.Bold("Generation"), fmt.Sprint(r.Generation))
+	t.Row(a.paint.Bold("Observed"), observedText(r))
 	t.Row(a.paint.Bold("Revision"), fmt.Sprint(r.Revision))
 	t.Row(a.paint.Bold("Created"), moment(now, r.CreatedAt))
 	t.Row(a.paint.Bold("Updated"), moment(now, r.UpdatedAt))
@@ -265,6 +267,9 @@ func (a *App) writePhases(s *sheet, r *resource.State) {
 			due = "now"
 		}
 		status := a.paintStatus(run.Status)
+		if run.Undo && run.Status != resource.Undone {
+			status += " (undo)"
+		}
 		if run.InFlight && run.Status == resource.Waiting {
 			status += " (out)"
 		}
@@ -342,6 +347,12 @@ func (a *App) writeWhy(s *sheet, d *description) {
 			line += a.paint.Dim("  until in " + render.Span(r.Until.Sub(now)) + " at the latest")
 		}
 		s.line("  %s", line)
+		switch r.Code { //nolint:exhaustive // the others end by themselves, or are of no single phase or job
+		case resource.IsGated:
+			s.line("  %s approve with: drover approve %s --phase %s", a.paint.Dim("next:"), name, render.Text(r.Of))
+		case resource.BehindJob:
+			s.line("  %s take it out with: drover jobs cancel %s", a.paint.Dim("next:"), render.Text(r.Of))
+		}
 	}
 	if d.State.PhaseFailed {
 		s.line("  %s drover logs %s; once it is mended: drover retry %s --wait", a.paint.Dim("next:"), name, name)
@@ -367,14 +378,55 @@ func (a *App) writeBlueprint(w io.Writer, p *blueprintEntry) error {
 	t.Row(a.paint.Bold("Generation"), fmt.Sprint(p.Generation))
 	t.Row(a.paint.Bold("Applied"), moment(a.Now(), p.At))
 	s.table(t, "")
+	writeFlows(s, p)
 	s.heading("Phases")
-	phases := render.NewTable("PHASE", "STATES", "DEPENDS ON", "DESCRIPTION")
+	phases := render.NewTable("PHASE", "STATES", "DEPENDS ON", "EXECUTOR", "UNDO", "TRAITS", "DESCRIPTION")
 	for _, ph := range p.phases() {
+		undo := ""
+		if ph.Undo != nil {
+			undo = ph.Undo.Kind
+		}
 		phases.Row(render.Text(ph.Name), render.Text(strings.Join(ph.States, ",")),
-			render.Text(strings.Join(ph.DependsOn, ",")), render.Text(ph.Description))
+			render.Text(strings.Join(ph.DependsOn, ",")), render.Text(ph.Executor.Kind), render.Text(undo), traitsText(&ph),
+			render.Text(ph.Description))
 	}
 	s.table(phases, "  ")
 	s.heading("Spec")
 	s.json(p.JSON)
 	return s.err
+}
+
+// writeFlows shows the table of a lifecycle.
+func writeFlows(s *sheet, p *blueprintEntry) {
+	if p.Blueprint == nil || len(p.Blueprint.Lifecycle.Flows) == 0 {
+		return
+	}
+	s.heading("Flows")
+	t := render.NewTable("VERB", "FROM", "PATH", "TARGET", "FAILURE")
+	for _, f := range p.Blueprint.Lifecycle.Flows {
+		from := strings.Join(f.From, ",")
+		switch {
+		case from == "":
+			from = "any"
+		case f.Idempotent:
+			from += " (idempotent)"
+		}
+		t.Row(render.Text(f.Verb), render.Text(from), render.Text(strings.Join(f.Path, ",")), render.Text(f.Target), render.Text(f.Failure))
+	}
+	s.table(t, "  ")
+}
+
+// traitsText is what is special about a phase, in words.
+func traitsText(ph *blueprint.Phase) string {
+	var traits []string
+	if ph.Idempotent {
+		traits = append(traits, "idempotent")
+	}
+	switch {
+	case ph.Gated():
+		traits = append(traits, "gated")
+	case ph.AutoDeploy != nil:
+		traits = append(traits, "auto-deploy")
+	}
+	return strings.Join(traits, ",")
 }

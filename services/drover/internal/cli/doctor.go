@@ -92,9 +92,10 @@ func (a *App) doctor(ctx context.Context, monitor, data string) error {
 	info, serverVerdicts := a.checkServer(ctx, b)
 	verdicts = append(verdicts, serverVerdicts...)
 	verdicts = append(verdicts, checkSync(ctx, info.URL, monitor, data))
-	verdicts = append(verdicts, checkStreams(ctx, b, info)...)
-	verdicts = append(verdicts, a.checkReading(ctx, b)...)
-	verdicts = append(verdicts, a.checkFeed(b), a.checkIntake(ctx, b))
+	streams, missing := checkStreams(ctx, b)
+	verdicts = append(verdicts, streams...)
+	verdicts = append(verdicts, a.checkReading(ctx, b, missing)...)
+	verdicts = append(verdicts, a.checkFeed(b), a.checkIntake(ctx, b, missing))
 
 	exit := ExitOK
 	items := make([]item, len(verdicts))
@@ -276,25 +277,22 @@ func readSync(ctx context.Context, monitor string) (string, error) {
 	return jsz.Config.SyncInterval.String(), nil
 }
 
-// checkStreams says how streams and buckets differ from what this version makes.
-func checkStreams(ctx context.Context, b Bus, info ServerInfo) []verdict {
-	if info.Name != "" && info.Streams == 0 { // Setup would make them
-		return []verdict{{
-			Check: "streams", Status: verdictFailed, Text: "there are none", exit: ExitError,
-			Hint: "`drover setup` makes them; so does a service that may",
-		}}
-	}
+// checkStreams says how streams and buckets differ from what this version makes, and which are missing.
+func checkStreams(ctx context.Context, b Bus) (verdicts []verdict, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	drifts, err := b.Setup(ctx, false)
+	drifts, err := b.Check(ctx)
 	if err != nil {
-		return []verdict{failed("streams", err)}
+		return []verdict{failed("streams", err)}, nil
 	}
 	if len(drifts) == 0 {
-		return []verdict{{Check: "streams", Status: verdictOK, Text: "streams and buckets are as this version makes them"}}
+		return []verdict{{Check: "streams", Status: verdictOK, Text: "streams and buckets are as this version makes them"}}, nil
 	}
-	verdicts := make([]verdict, 0, len(drifts))
 	for _, d := range drifts {
+		if d.Missing {
+			missing = append(missing, strings.TrimSuffix(d.Stream+" "+d.Setting, " "))
+			continue
+		}
 		v := verdict{
 			Check: "stream " + render.Text(d.Stream), Status: verdictWarning,
 			Text: fmt.Sprintf("%s is %s, and should be %s", d.Setting, orNothing(d.Have), orNothing(d.Want)),
@@ -306,7 +304,13 @@ func checkStreams(ctx context.Context, b Bus, info ServerInfo) []verdict {
 		}
 		verdicts = append(verdicts, v)
 	}
-	return verdicts
+	if len(missing) > 0 {
+		verdicts = append(verdicts, verdict{
+			Check: "streams", Status: verdictFailed, exit: ExitError, Text: "not there: " + strings.Join(missing, ", "),
+			Hint: "`drover setup` makes what is missing; so does a service that may",
+		})
+	}
+	return verdicts, missing
 }
 
 func orNothing(s string) string {
@@ -316,8 +320,9 @@ func orNothing(s string) string {
 	return s
 }
 
-// checkReading reads one key of each bucket. The key need not be there.
-func (a *App) checkReading(ctx context.Context, b Bus) []verdict {
+// checkReading reads one key of each bucket. The key need not be there; a bucket that is missing is not asked, because
+// nobody would answer.
+func (a *App) checkReading(ctx context.Context, b Bus, missing []string) []verdict {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	verdicts := make([]verdict, 0, len(bus.Families()))
@@ -331,6 +336,10 @@ func (a *App) checkReading(ctx context.Context, b Bus) []verdict {
 		case bus.Job:
 		}
 		check := "read " + f.Bucket()
+		if slices.Contains(missing, "KV_"+f.Bucket()) {
+			verdicts = append(verdicts, verdict{Check: check, Status: verdictUnknown, Text: "the bucket is not there"})
+			continue
+		}
 		if _, err := b.Get(ctx, e); err != nil && !errors.Is(err, bus.ErrNotFound) {
 			verdicts = append(verdicts, failed(check, err))
 			continue
@@ -351,7 +360,10 @@ func (a *App) checkFeed(b Bus) verdict {
 }
 
 // checkIntake asks for what must be refused: a verb on a resource that cannot be, whose name no manifest may have.
-func (a *App) checkIntake(ctx context.Context, b Bus) verdict {
+func (a *App) checkIntake(ctx context.Context, b Bus, missing []string) verdict {
+	if len(missing) > 0 {
+		return verdict{Check: "ask", Status: verdictUnknown, Text: "not asked: no service can work without its streams"}
+	}
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	subject := bus.CommandSubject("api", a.project, "drover", " doctor ", "ping")

@@ -19,6 +19,10 @@ import (
 type ailing struct{ *memory.Conn }
 
 func (ailing) Setup(context.Context, bool) ([]bus.Drift, error) {
+	return nil, errors.New("doctor is to look only")
+}
+
+func (ailing) Check(context.Context) ([]bus.Drift, error) {
 	return []bus.Drift{
 		{Stream: "EVENTS", Setting: "max_msgs_per_subject", Want: "8", Have: "1", Repairable: true},
 		{Stream: "WORK", Setting: "retention", Want: "workqueue", Have: ""},
@@ -57,6 +61,33 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 		require.Contains(t, r.out, want)
 	}
 	require.Contains(t, r.err, "hint: server: Drover needs nats-server 2.15.2 or newer\n")
+}
+
+// bare is a bus where some streams are missing.
+type bare struct{ *memory.Conn }
+
+func (bare) Check(context.Context) ([]bus.Drift, error) {
+	return []bus.Drift{
+		{Stream: "KV_drover_jobs", Want: "present", Have: "missing", Repairable: true, Missing: true},
+		{Stream: "TIMERS", Setting: "schedule sweep", Want: "@every 20s", Repairable: true, Missing: true},
+	}, nil
+}
+
+func TestDoctorFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	system := memory.New(memory.Options{})
+	a := app(system)
+	a.Connect = func(context.Context, Connection) (Bus, error) { return bare{system.Connect()}, nil }
+	r := drover(t, a, "doctor", "--data", t.TempDir())
+	require.Equal(t, ExitError, r.code)
+	for _, want := range []string{
+		"streams                  failed    not there: KV_drover_jobs, TIMERS schedule sweep\n",
+		"read drover_resources    ok        this user",
+		"read drover_jobs         unknown   the bucket is not there\n",
+		"ask                      unknown   not asked: ",
+	} {
+		require.Contains(t, r.out, want)
+	}
 }
 
 func TestDoctorReadsSync(t *testing.T) {

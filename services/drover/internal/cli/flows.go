@@ -11,29 +11,45 @@ import (
 
 // flows are the verbs of the preset lifecycles that have a command of their own. A blueprint's own verbs are run by
 // `drover do`.
-var flows = []struct{ verb, short, target string }{
-	{"start", "Drive resources to Started", "Started"},
-	{"shutdown", "Drive resources to Off", "Off"},
-	{"deallocate", "Drive resources to Deallocated", "Deallocated"},
-	{"terminate", "Drive resources to Terminated", "Terminated"},
+var flows = []struct{ verb, short, of, leads, example string }{
+	{"start", "Drive nodes to Started", "node", "to Started, by the states that the kind's blueprint names", "node/web"},
+	{"shutdown", "Drive nodes to Off", "node", "to Off, by the states that the kind's blueprint names", "node/web"},
+	{"deallocate", "Drive nodes to Deallocated", "node", "to Deallocated, by the states that the kind's blueprint names", "node/web"},
+	{"terminate", "Drive nodes to Terminated", "node", "to Terminated, by the states that the kind's blueprint names", "node/web"},
+	{"deploy", "Deploy services for the first time, or out of Error", "service", "each phase from Ready to Deployed", "service/shop"},
+	{"redeploy", "Deploy services again as they are", "service", "each phase from Deployed to Deployed, as a first deployment would", "service/shop"},
+	{"update", "Deploy services that were changed", "service", "each phase from Deployed to Deployed, by Pending_Update and Updating", "service/shop"},
+	{
+		"decom", "Take services out of service", "service",
+		"each phase from Deployed to Retired, by its undo executor and in reverse order", "service/shop",
+	},
+	{"reactivate", "Make retired services ready for another deployment", "service", "each phase from Retired to Ready", "service/shop"},
+	{
+		"reconcile", "Make installations, executions and deploy items as their specs say", "installation, execution and deployitem",
+		"to Succeeded, from the beginning of the path. Of a resource that is marked deleted, it is the deletion that goes on", "item/shop",
+	},
 }
 
 func newFlows(a *App) []*cobra.Command {
 	commands := make([]*cobra.Command, 0, len(flows))
 	for _, f := range flows {
 		cmd, _ := newVerb(a, f.verb, f.short,
-			fmt.Sprintf("Start the flow %q of the node lifecycle, which leads to %s by the states that the kind's blueprint names.", f.verb, f.target),
-			examples(f.verb))
+			fmt.Sprintf("Start the flow %q of the lifecycle %s, or a flow of that name in a blueprint's own lifecycle.\nIt leads %s.",
+				f.verb, f.of, f.leads),
+			examples(f.verb, f.example))
 		commands = append(commands, cmd)
 	}
 	return commands
 }
 
-func examples(verb string) string {
-	return fmt.Sprintf(`  drover %[1]s node/web-1                  ask, and return once it was accepted
-  drover %[1]s node/web-1 node/web-2 --wait  wait until it is done, or has failed
-  drover %[1]s --all node --wait --timeout 5m
-  drover %[1]s node -l rack=a -o json`, verb)
+func examples(verb, of string) string {
+	kind, _, _ := strings.Cut(of, "/")
+	one := fmt.Sprintf("  drover %s %s-1", verb, of)
+	two := fmt.Sprintf("%s %s-2 --wait", one, of)
+	return fmt.Sprintf(`%-[3]*[4]s  ask, and return once it was accepted
+%[5]s  wait until it is done, or has failed
+  drover %[1]s --all %[2]s --wait --timeout 5m
+  drover %[1]s %[2]s -l rack=a -o json`, verb, kind, len(two), one, two)
 }
 
 func newDo(a *App) *cobra.Command {
@@ -45,7 +61,7 @@ func newDo(a *App) *cobra.Command {
 		Short: "Run any verb of a blueprint's lifecycle",
 		Long: "Send any verb: those of a blueprint's own lifecycle, and those that have a command of their own too.\n\n" +
 			targetHelp,
-		Example: `  drover do deploy service/shop --wait
+		Example: `  drover do reboot node/web-1 --wait
   drover do reboot --all node
   drover do retry node/web-1 --arg scope=all`,
 		Args: cobra.MinimumNArgs(1),
@@ -103,6 +119,34 @@ func newRetry(a *App) *cobra.Command {
 			return map[string]string{"scope": *scope}, nil
 		}
 		return nil, usage("--scope: %q is neither failed nor all", *scope)
+	}
+	return cmd
+}
+
+func newApprove(a *App) *cobra.Command {
+	cmd, v := newVerb(a, resource.VerbApprove, "Let phases run that wait for a person",
+		"Approve the phases of resources that are Gated (auto_deploy false): those that wait now, or the one that --phase\n"+
+			"names. With --wait the command waits for the job that they hold up.",
+		`  drover approve service/shop
+  drover approve service/shop --phase port --wait
+  drover approve --all service --phase port`)
+	phase := cmd.Flags().String("phase", "", "the phase (default all that wait)")
+	_ = cmd.RegisterFlagCompletionFunc("phase", a.completeGated)
+	v.args = func() (map[string]string, error) {
+		switch {
+		case *phase != "":
+			return map[string]string{"phase": *phase}, checkName("--phase", *phase)
+		case cmd.Flags().Changed("phase"):
+			return nil, usage("--phase is empty")
+		}
+		return nil, nil
+	}
+	// Approving is over at once; who waits means what was held up.
+	v.job = func(s *resource.State) string {
+		if j := s.Job(); j != nil {
+			return j.ID
+		}
+		return ""
 	}
 	return cmd
 }

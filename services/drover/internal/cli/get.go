@@ -23,7 +23,9 @@ func newGet(a *App) *cobra.Command {
 		Long: `Show resources: all of the project, those of kinds, or some by name. "blueprints" are the kinds that there are,
 and "jobs" are the jobs.
 
-PHASES names the phases that keep a resource in its state; JOB is what it is at, or was last.`,
+PHASES names the phases that keep a resource in its state, or, where each phase walks by itself (a service), the state
+of each. JOB is what it is at, or was last, and how many jobs wait behind it. GENERATION counts changes of the spec;
+OBSERVED is the one that was last carried out to the end.`,
 		Example: `  drover get                           everything
   drover get node
   drover get node -l rack=a -o wide

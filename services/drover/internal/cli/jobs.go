@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -340,8 +341,8 @@ func newJobsCancel(a *App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID...",
 		Short: "Cancel jobs",
-		Long: `Cancel jobs by their ids. What is out may end; nothing more is handed out. With --wait the command returns when the
-jobs have ended.`,
+		Long: `Cancel jobs by their ids. What is out may end; nothing more is handed out. A job that waits behind another is taken
+out at once. With --wait the command returns when the jobs have ended.`,
 		Example: `  drover jobs cancel ltdjfdhvwgcxsmn4ssdm5jrsuu --wait
   drover jobs cancel $(drover jobs list --state running -o name)`,
 		Args:              cobra.MinimumNArgs(1),
@@ -358,6 +359,9 @@ jobs have ended.`,
 	})
 	return cmd
 }
+
+// jobTail is how much of a job's id tells the orders apart that cancel jobs of one resource.
+const jobTail = 10
 
 func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]string, flags sendFlags) error {
 	b, err := a.bus(ctx)
@@ -378,15 +382,9 @@ func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]stri
 			continue
 		}
 		t := target{kind: r.Kind, name: r.Name}
-		if current, err := getResource(ctx, b, a.project, t); err == nil {
-			if at := current.State.Job(); at != nil && at.ID != id {
-				a.tell("job %s: %s: %s is at job %s, and a resource's newest job is the one that cancel ends",
-					render.Text(id), a.errPaint.Bad("refused"), t.safe(), render.Text(at.ID))
-				exit = worse(exit, ExitConflict)
-				continue
-			}
-		}
-		orders = append(orders, order{target: t, verb: resource.VerbCancel, body: wire.Command{Args: with}, job: id})
+		body := wire.Command{Args: map[string]string{"job": id}}
+		maps.Copy(body.Args, with)
+		orders = append(orders, order{target: t, verb: resource.VerbCancel, body: body, job: id, tail: id[:min(len(id), jobTail)]})
 	}
 	if len(orders) > 0 {
 		if err := a.carryOut(ctx, [][]order{orders}, flags, len(ids) == 1); err != nil {

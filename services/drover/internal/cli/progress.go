@@ -167,7 +167,7 @@ func failedPhases(ctx context.Context, b Bus, record job.Record) []failedPhase {
 		}
 		failed = failed[:0]
 		for i := range e.State.Phases {
-			if run := &e.State.Phases[i]; run.Status == resource.Failed {
+			if run := &e.State.Phases[i]; run.Status == resource.Failed && (!e.State.Separate || run.JobID == record.ID) {
 				failed = append(failed, failedPhase{Phase: run.Name, State: run.State, Attempt: run.Attempt, Message: run.Message})
 			}
 		}
@@ -270,7 +270,7 @@ func (p *progress) resource(stored bus.Stored, ok bool) (bool, error) {
 	}
 	before := p.seen[name]
 	p.seen[name] = e.State
-	var changes []string
+	var changes, gated []string
 	switch {
 	case e.State.State == before.State || e.State.State == "":
 	case before.UID == "":
@@ -285,6 +285,9 @@ func (p *progress) resource(stored bus.Stored, ok bool) (bool, error) {
 		}
 		if was := before.Phase(run.Name); was == nil || was.Status != run.Status || was.Attempt != run.Attempt && run.Attempt > 1 {
 			changes = append(changes, phaseText(run))
+			if run.Status == resource.Gated {
+				gated = append(gated, fmt.Sprintf("drover approve %s --phase %s", render.Text(name), render.Text(run.Name)))
+			}
 		}
 	}
 	if len(changes) == 0 {
@@ -293,6 +296,9 @@ func (p *progress) resource(stored bus.Stored, ok bool) (bool, error) {
 	p.current = fmt.Sprintf("%s: %s", render.Text(name), strings.Join(changes, ", "))
 	if !p.live {
 		p.say(p.current)
+	}
+	for _, command := range gated {
+		p.say(fmt.Sprintf("%s: a phase waits for a person's approval; approve with: %s", render.Text(name), command))
 	}
 	p.draw(false)
 	return false, nil

@@ -25,7 +25,7 @@ const phasesColumns = 48
 func (a *App) resourceTable(entries []entry) *render.Table {
 	header := []string{"NAME", "STATE", "TARGET", "PHASES", "JOB", "AGE"}
 	if a.wide() {
-		header = append(header, "JOB ID", "REVISION", "GENERATION", "UPDATED", "LABELS")
+		header = append(header, "JOB ID", "REVISION", "GENERATION", "OBSERVED", "UPDATED", "LABELS")
 	}
 	t := render.NewTable(header...)
 	now := a.Now()
@@ -41,7 +41,8 @@ func (a *App) resourceTable(entries []entry) *render.Table {
 			render.Age(now, s.CreatedAt),
 		}
 		if a.wide() {
-			row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), render.Age(now, s.UpdatedAt),
+			row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), observedText(s),
+				render.Age(now, s.UpdatedAt),
 				render.Text(labelsText(s.Labels)))
 		}
 		t.Row(row...)
@@ -69,9 +70,23 @@ func targetText(s *resource.State) string {
 	return "(deleted)"
 }
 
-// phasesText names the phases that keep the resource in its state, as in "launch=Failed,healthy=Blocked".
+// phasesText names the phases that keep the resource in its state, as in "launch=Failed,healthy=Blocked". Where each
+// phase walks by itself, it is all of them with their own states, as in "vlan=Deployed,port=Ordered/Running", unless all
+// are done and where the resource is.
 func phasesText(s *resource.State) string {
 	var parts []string
+	if s.Separate {
+		apart := false
+		for i := range s.Phases {
+			run := &s.Phases[i]
+			apart = apart || run.State != s.State || !run.Status.Done()
+			parts = append(parts, render.Text(run.Name)+"="+ownState(run))
+		}
+		if !apart {
+			return ""
+		}
+		return strings.Join(parts, ",")
+	}
 	for i := range s.Phases {
 		run := &s.Phases[i]
 		if run.State == s.State && !run.Status.Done() && run.Status != resource.Undone && run.Status != resource.Canceled {
@@ -81,6 +96,15 @@ func phasesText(s *resource.State) string {
 	return strings.Join(parts, ",")
 }
 
+// ownState is where a phase is that walks by itself, and how far it is there unless it is done or was dropped.
+func ownState(run *resource.PhaseRun) string {
+	state := render.Text(run.State)
+	if run.Status == resource.NoStatus || run.Status.Done() || run.Status == resource.Canceled {
+		return state
+	}
+	return state + "/" + run.Status.String()
+}
+
 func (a *App) paintPhases(s *resource.State, text string) string {
 	if s.PhaseFailed {
 		return a.paint.Bad(text)
@@ -88,16 +112,31 @@ func (a *App) paintPhases(s *resource.State, text string) string {
 	return text
 }
 
-// jobText is the job that the resource is at, or was last, as "start:running".
+// observedText is the generation of the spec that the last flow that succeeded began with.
+func observedText(s *resource.State) string {
+	if s.ObservedGeneration == 0 {
+		return "-"
+	}
+	return fmt.Sprint(s.ObservedGeneration)
+}
+
+// jobText is the job that the resource is at, or the one that ended last, as "start:running", and how many wait behind it, as in
+// "reconcile:running +2".
 func jobText(s *resource.State) (text, id string) {
 	ref := s.Job()
-	if ref == nil && len(s.Jobs) > 0 {
-		ref = &s.Jobs[len(s.Jobs)-1]
+	for i := range s.Jobs {
+		if s.Job() == nil && (ref == nil || !s.Jobs[i].EndedAt.Before(ref.EndedAt)) {
+			ref = &s.Jobs[i]
+		}
 	}
 	if ref == nil {
 		return "", ""
 	}
-	return render.Text(ref.Verb) + ":" + ref.State.String(), ref.ID
+	text = render.Text(ref.Verb) + ":" + ref.State.String()
+	if n := s.Queued(); n > 0 {
+		text += fmt.Sprintf(" +%d", n)
+	}
+	return text, ref.ID
 }
 
 func labelsText(labels map[string]string) string {

@@ -18,6 +18,7 @@ import (
 const (
 	groupRun   = "run"
 	groupDrive = "drive"
+	groupFlows = "flows"
 	groupSee   = "see"
 	groupTools = "tools"
 )
@@ -47,6 +48,7 @@ client, and what others do shows here.`,
 	root.SetErr(a.Err)
 	root.AddGroup(
 		&cobra.Group{ID: groupDrive, Title: "Drive:"},
+		&cobra.Group{ID: groupFlows, Title: "Flows of the lifecycles:"},
 		&cobra.Group{ID: groupSee, Title: "See:"},
 		&cobra.Group{ID: groupRun, Title: "Run:"},
 		&cobra.Group{ID: groupTools, Title: "Tools:"},
@@ -58,8 +60,8 @@ client, and what others do shows here.`,
 		}
 	}
 	add(groupDrive, newApply(a))
-	add(groupDrive, newFlows(a)...)
-	add(groupDrive, newDo(a), newRetry(a), newCancel(a), newInterrupt(a), newDelete(a), newWait(a))
+	add(groupFlows, newFlows(a)...)
+	add(groupDrive, newDo(a), newApprove(a), newRetry(a), newCancel(a), newInterrupt(a), newDelete(a), newWait(a))
 	add(groupSee, newGet(a), newDescribe(a), newEvents(a), newHistory(a), newJobs(a), newLogs(a))
 	add(groupRun, newUp(a), newSetup(a))
 	add(groupTools, newBench(a), newDoctor(a), newDecode(a), newSchema(a), newVersion(a))

@@ -25,6 +25,8 @@ type order struct {
 	project string
 	// job to wait for instead of the order's own, which is over at once: the one that the order cancels.
 	job string
+	// tail is put behind the request id, where one command line has several orders for one resource; empty: nothing.
+	tail string
 	// place says where a field of the body was read from; nil: nowhere that has a name.
 	place func(field string) string
 }
@@ -74,7 +76,7 @@ func (s *sender) send(ctx context.Context, o order) (jobID string, err error) {
 		return "", fmt.Errorf("%s %s: %w", o.verb, o.target, err)
 	}
 	subject := bus.CommandSubject("api", project, o.kind, o.name, o.verb)
-	header := map[string]string{bus.HeaderRequestID: s.requestID}
+	header := map[string]string{bus.HeaderRequestID: s.idOf(&o)}
 	reply, err := s.request(ctx, subject, header, body)
 	if err != nil {
 		return "", s.explain(err, subject)
@@ -84,9 +86,20 @@ func (s *sender) send(ctx context.Context, o order) (jobID string, err error) {
 		return "", fmt.Errorf("reply to %s: %w", subject, err)
 	}
 	if r.Refused != nil {
-		return "", &refusedError{subject: subject, requestID: s.requestID, refusal: *r.Refused}
+		return "", &refusedError{subject: subject, requestID: s.idOf(&o), refusal: *r.Refused}
 	}
 	return r.JobID, nil
+}
+
+// requestIDBytesMax is what intake accepts.
+const requestIDBytesMax = 64
+
+// idOf is the request id of one order.
+func (s *sender) idOf(o *order) string {
+	if o.tail == "" {
+		return s.requestID
+	}
+	return s.requestID[:min(len(s.requestID), requestIDBytesMax-1-len(o.tail))] + "-" + o.tail
 }
 
 // request repeats while nobody listens, for OwnerPatience: a service that takes over needs a moment, and a repeated

@@ -20,7 +20,8 @@ type Connection struct {
 	Creds   string // path of a credentials file; empty: none, or the context's
 	Context string // name of a context of the nats CLI; empty: none
 
-	Partitions, Replicas int // of a system that setup makes; 0: the defaults
+	Partitions, Replicas int    // of a system that setup makes; 0: the defaults
+	Sync                 string // the server's sync_interval, always or default, for setup to note; empty: as noted
 }
 
 // Address is what to call it in messages.

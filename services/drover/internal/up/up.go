@@ -274,7 +274,7 @@ func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addre
 func connect(ctx context.Context, o Options, server *natsd.Server, name string) (bus.Bus, error) {
 	log := o.Log.With(zap.String(host.KeyService, name))
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		InProcess: server, Name: "drover-" + name, Partitions: o.Partitions,
+		InProcess: server, Name: "drover-" + name, Partitions: o.Partitions, Sync: string(o.Sync),
 		Notice: func(event string, err error) {
 			if ctx.Err() == nil {
 				log.Warn("connection", zap.String("event", event), zap.Error(err))

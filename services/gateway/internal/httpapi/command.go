@@ -43,7 +43,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
 			respond(w, http.StatusRequestEntityTooLarge, problem{
-				Code: string(resource.TooLarge), Message: "the body is larger than 512 KiB", RequestID: requestID,
+				Code: string(resource.TooLarge), Message: "the body is larger than 960 KiB", RequestID: requestID,
 			})
 			return
 		}

@@ -3,9 +3,9 @@ package answer
 
 import (
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
-	"github.com/droverproject/drover/services/intake/internal/check"
 )
 
 // ContentTypeProtobuf marks replies that are not JSON.

@@ -14,11 +14,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/intake/internal/answer"
-	"github.com/droverproject/drover/services/intake/internal/check"
 	"github.com/droverproject/drover/services/intake/internal/forward"
 	"github.com/droverproject/drover/services/intake/internal/metrics"
 )

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/intake/internal/answer"
-	"github.com/droverproject/drover/services/intake/internal/check"
 	"github.com/droverproject/drover/services/intake/internal/forward"
 	"github.com/droverproject/drover/services/intake/internal/metrics"
 )

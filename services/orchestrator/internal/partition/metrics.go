@@ -5,7 +5,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/partition"
 )
 
 // Metrics are the service's own. Partitions are labels, so a system of 64 has 64 series each.
@@ -65,8 +68,26 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observe(partition int, s drive.Stats) {
-	label := strconv.Itoa(partition)
+var _ partition.Observer = (*Metrics)(nil)
+
+// Appended implements partition.Observer.
+func (m *Metrics) Appended(f bus.Family) { m.events.WithLabelValues(string(f)).Inc() }
+
+// Lost implements partition.Observer.
+func (m *Metrics) Lost() { m.lost.Inc() }
+
+// Refused implements partition.Observer.
+func (m *Metrics) Refused(code resource.Code) { m.refused.WithLabelValues(string(code)).Inc() }
+
+// SetAside implements partition.Observer.
+func (m *Metrics) SetAside() { m.set.Inc() }
+
+// Noted implements partition.Observer.
+func (m *Metrics) Noted(code resource.NoteCode) { m.notes.WithLabelValues(string(code)).Inc() }
+
+// Swept implements partition.Observer.
+func (m *Metrics) Swept(number int, s drive.Stats) {
+	label := strconv.Itoa(number)
 	m.live.WithLabelValues(label).Set(float64(s.Live))
 	m.memory.WithLabelValues(label).Set(float64(s.Lanes))
 	m.appends.WithLabelValues(label).Set(float64(s.Appends))

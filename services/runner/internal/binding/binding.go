@@ -1,5 +1,5 @@
 // Package binding serves the phases whose executor is one of the runner's: it follows the blueprints, binds to the work
-// of each such phase, and carries out calls with the executor that the pinned blueprint has for it.
+// of each such phase, and carries out calls with the executor that the pinned blueprint has for it, or for undoing it.
 //
 // A phase that leaves its blueprint is served until its consumer is gone: jobs that pinned an earlier blueprint still
 // need it. A phase whose executor becomes another's (plugin) is left to that one at once; calls that are out end as they
@@ -315,7 +315,7 @@ func (b *Binder) handle(kind string, batch *plugin.Batch) error {
 
 func (b *Binder) carryOut(ctx context.Context, batch *plugin.Batch, r *plugin.Resource) error {
 	key := r.Key()
-	e, err := b.catalog.executor(ctx, pin{key.Project, key.Kind, r.BlueprintDigest()}, r.Phase())
+	e, err := b.catalog.executor(ctx, pin{key.Project, key.Kind, r.BlueprintDigest()}, r.Phase(), r.Undo())
 	if errors.Is(err, errForeign) {
 		// The job pinned a blueprint in which the phase was a plugin's. That worker finds it at one of the next calls.
 		batch.Pending(r, 0, "in the blueprint that the job pinned, "+err.Error())
@@ -330,7 +330,7 @@ func (b *Binder) carryOut(ctx context.Context, batch *plugin.Batch, r *plugin.Re
 	}
 	o, err := e.Run(ctx, &executor.Call{
 		Key: key, Fence: r.Fence(), Phase: r.Phase(), State: r.State(), Target: r.Target(), Cluster: r.Cluster(),
-		WasDeployed: r.WasDeployed(), Deadline: r.Deadline(), Labels: r.Labels(), Attributes: r.Attributes(), Data: r.Data(),
+		Undo: r.Undo(), WasDeployed: r.WasDeployed(), Deadline: r.Deadline(), Labels: r.Labels(), Attributes: r.Attributes(), Data: r.Data(),
 		Spec: spec,
 		Log: func(stream string, at time.Time, line string) {
 			if err := r.LogStream(stream, at, line); err != nil {

@@ -30,7 +30,7 @@ const (
 func Kinds() []string { return []string{Script, HTTP, Poll} }
 
 const (
-	blueprintsMax    = 256 // blueprints in memory, each at most 256 KiB as text
+	blueprintsMax    = 256 // blueprints in memory, each at most 768 KiB as text
 	blueprintTries   = 5   // a follower may be behind for a moment
 	blueprintPause   = 50 * time.Millisecond
 	blueprintTimeout = 5 * time.Second
@@ -43,29 +43,32 @@ var errForeign = errors.New("not an executor of the runner")
 type catalog struct {
 	bus        bus.Bus
 	client     *request.Client
-	blueprints *lru.Cache[pin, map[string]prepared]
+	blueprints *lru.Cache[pin, map[string]phase]
 }
 
 // pin names a blueprint for good.
 type pin struct{ project, kind, digest string }
 
-// prepared is a phase's executor, or why it has none.
+// phase is who carries a phase out, and who undoes it.
+type phase struct{ do, undo prepared }
+
+// prepared is an executor, or why there is none.
 type prepared struct {
 	executor executor.Executor
 	err      error
 }
 
 func newCatalog(b bus.Bus, client *request.Client) (*catalog, error) {
-	blueprints, err := lru.New[pin, map[string]prepared](blueprintsMax)
+	blueprints, err := lru.New[pin, map[string]phase](blueprintsMax)
 	if err != nil {
 		return nil, err
 	}
 	return &catalog{bus: b, client: client, blueprints: blueprints}, nil
 }
 
-// executor returns the executor of a phase as the pinned blueprint has it. The error is plugin.ErrUnavailable where the
+// executor returns the executor of a phase as the pinned blueprint has it, or the one that undoes it. The error is plugin.ErrUnavailable where the
 // bus does not answer, and errForeign where the phase is another's.
-func (c *catalog) executor(ctx context.Context, p pin, phase string) (executor.Executor, error) {
+func (c *catalog) executor(ctx context.Context, p pin, name string, undo bool) (executor.Executor, error) {
 	phases, ok := c.blueprints.Get(p)
 	if !ok {
 		var err error
@@ -73,14 +76,17 @@ func (c *catalog) executor(ctx context.Context, p pin, phase string) (executor.E
 			return nil, fmt.Errorf("blueprint %s of kind %s: %w", p.digest, p.kind, err)
 		}
 	}
-	found, ok := phases[phase]
+	found, ok := phases[name]
 	if !ok {
-		return nil, fmt.Errorf("blueprint %s of kind %s has no phase %q", p.digest, p.kind, phase)
+		return nil, fmt.Errorf("blueprint %s of kind %s has no phase %q", p.digest, p.kind, name)
 	}
-	return found.executor, found.err
+	if undo {
+		return found.undo.executor, found.undo.err
+	}
+	return found.do.executor, found.do.err
 }
 
-func (c *catalog) load(ctx context.Context, p pin) (map[string]prepared, error) {
+func (c *catalog) load(ctx context.Context, p pin) (map[string]phase, error) {
 	ctx, cancel := context.WithTimeout(ctx, blueprintTimeout)
 	defer cancel()
 	entity := bus.Entity{
@@ -110,24 +116,30 @@ func (c *catalog) load(ctx context.Context, p pin) (map[string]prepared, error) 
 }
 
 // prepare parses all templates of a blueprint, once.
-func (c *catalog) prepare(p pin, spec string) (map[string]prepared, error) {
+func (c *catalog) prepare(p pin, spec string) (map[string]phase, error) {
 	b, violations := manifest.Blueprint(p.project, p.kind, []byte(spec))
 	if len(violations) > 0 {
 		return nil, fmt.Errorf("is not valid: %s: %s", violations[0].Field, violations[0].Reason)
 	}
-	phases := make(map[string]prepared, len(b.Phases))
+	phases := make(map[string]phase, len(b.Phases))
 	for i := range b.Phases {
-		phase := &b.Phases[i]
-		e, err := c.build(phase)
-		phases[phase.Name] = prepared{executor: e, err: err}
+		ph := &b.Phases[i]
+		prepare := phase{do: c.build("executor", &ph.Executor), undo: prepared{err: fmt.Errorf("phase %q has no undo executor", ph.Name)}}
+		if ph.Undo != nil {
+			prepare.undo = c.build("undo", ph.Undo)
+		}
+		phases[ph.Name] = prepare
 	}
 	c.blueprints.Add(p, phases)
 	return phases, nil
 }
 
-func (c *catalog) build(phase *blueprint.Phase) (e executor.Executor, err error) {
-	config := phase.Executor.Config
-	switch phase.Executor.Kind {
+// build parses the templates of the executor that stands in a field of the phase.
+func (c *catalog) build(field string, from *blueprint.Executor) prepared {
+	var e executor.Executor
+	var err error
+	config := from.Config
+	switch from.Kind {
 	case Script:
 		var s manifest.Script
 		if s, err = manifest.DecodeScript(config); err == nil {
@@ -144,10 +156,10 @@ func (c *catalog) build(phase *blueprint.Phase) (e executor.Executor, err error)
 			e, err = request.NewPoll(c.client, q)
 		}
 	default:
-		return nil, fmt.Errorf("the executor is %q: %w", phase.Executor.Kind, errForeign)
+		return prepared{err: fmt.Errorf("the executor is %q: %w", from.Kind, errForeign)}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("executor.%s: %w", phase.Executor.Kind, err)
+		return prepared{err: fmt.Errorf("%s.%s: %w", field, from.Kind, err)}
 	}
-	return e, nil
+	return prepared{executor: e}
 }

@@ -20,6 +20,7 @@ type Call struct {
 	State       string // lifecycle state that the phase runs for
 	Target      string
 	Cluster     string
+	Undo        bool // the phase is undone
 	WasDeployed bool
 	Deadline    time.Time // of the attempt; zero: none
 	Labels      map[string]string
@@ -92,7 +93,7 @@ func (c *Call) Vars() (render.Vars, error) {
 			"labels": labels, "cluster": c.Cluster, "spec": spec, "attributes": attributes,
 			"state": c.State, "target": c.Target, "wasDeployed": c.WasDeployed,
 		},
-		"phase": map[string]any{"name": c.Phase, "attempt": int(c.Fence.Attempt), "data": data},
+		"phase": map[string]any{"name": c.Phase, "attempt": int(c.Fence.Attempt), "undo": c.Undo, "data": data},
 		"job":   map[string]any{"id": c.Fence.JobID},
 	}, nil
 }

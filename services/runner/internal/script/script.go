@@ -7,7 +7,8 @@
 // and TMPDIR, so that no secret of the runner leaks into it. What it is told, in variables:
 //
 //	DROVER_PROJECT, _KIND, _NAME, _UID, _PHASE, _JOB, _ATTEMPT, _STATE, _TARGET, _CLUSTER
-//	DROVER_WAS_DEPLOYED                 true or false
+//	DROVER_WAS_DEPLOYED                 true or false: whether it was deployed before
+//	DROVER_UNDO                         true where the phase is to be undone, else false
 //	DROVER_DEADLINE                     RFC 3339, by the server's clock; empty without a timeout
 //	DROVER_SPEC_FILE                    path of the spec as JSON
 //	DROVER_SPEC                         the spec as JSON, where it has at most VariableBytesMax bytes; else unset
@@ -251,6 +252,7 @@ func environment(c *executor.Call, specPath, outputPath string) []string {
 		"DROVER_UID="+c.Fence.UID, "DROVER_PHASE="+c.Phase, "DROVER_JOB="+c.Fence.JobID,
 		"DROVER_ATTEMPT="+strconv.FormatUint(uint64(c.Fence.Attempt), 10),
 		"DROVER_STATE="+c.State, "DROVER_TARGET="+c.Target, "DROVER_CLUSTER="+c.Cluster,
+		"DROVER_UNDO="+strconv.FormatBool(c.Undo),
 		"DROVER_WAS_DEPLOYED="+strconv.FormatBool(c.WasDeployed), "DROVER_DEADLINE="+deadline,
 		"DROVER_SPEC_FILE="+specPath, manifest.ScriptOutputVariable+"="+outputPath,
 	)

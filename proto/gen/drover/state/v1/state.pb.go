@@ -228,8 +228,12 @@ type Resource struct {
 	SucceededOnce bool `protobuf:"varint,20,opt,name=succeeded_once,json=succeededOnce,proto3" json:"succeeded_once,omitempty"`
 	// The generation that the last flow that succeeded began with; 0: none did.
 	ObservedGeneration uint64 `protobuf:"varint,21,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Where a child belongs; unset for a root.
+	Parent *Parent `protobuf:"bytes,22,opt,name=parent,proto3" json:"parent,omitempty"`
+	// How its children stand, as of this event; unset where there are none.
+	Children      *Brood `protobuf:"bytes,23,opt,name=children,proto3" json:"children,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Resource) Reset() {
@@ -409,6 +413,247 @@ func (x *Resource) GetObservedGeneration() uint64 {
 	return 0
 }
 
+func (x *Resource) GetParent() *Parent {
+	if x != nil {
+		return x.Parent
+	}
+	return nil
+}
+
+func (x *Resource) GetChildren() *Brood {
+	if x != nil {
+		return x.Children
+	}
+	return nil
+}
+
+// Parent is what a child knows of where it belongs. Its project is the child's.
+type Parent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind of the parent.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Name of the parent.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the parent.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Kind of the tree's root. The root's name is that of the child up to the first slash.
+	RootKind string `protobuf:"bytes,4,opt,name=root_kind,json=rootKind,proto3" json:"root_kind,omitempty"`
+	// Name within the parent.
+	Item string `protobuf:"bytes,5,opt,name=item,proto3" json:"item,omitempty"`
+	// Place among the parent's items, from 0.
+	Index uint32 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	// Siblings (items) that must have finished first; for deletion, those that must be kept longer.
+	DependsOn []string `protobuf:"bytes,7,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
+	// True where a job succeeds without running if the spec is as it was at the last success.
+	OnChangeOnly  bool `protobuf:"varint,8,opt,name=on_change_only,json=onChangeOnly,proto3" json:"on_change_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Parent) Reset() {
+	*x = Parent{}
+	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Parent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Parent) ProtoMessage() {}
+
+func (x *Parent) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Parent.ProtoReflect.Descriptor instead.
+func (*Parent) Descriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Parent) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Parent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Parent) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Parent) GetRootKind() string {
+	if x != nil {
+		return x.RootKind
+	}
+	return ""
+}
+
+func (x *Parent) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *Parent) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Parent) GetDependsOn() []string {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
+}
+
+func (x *Parent) GetOnChangeOnly() bool {
+	if x != nil {
+		return x.OnChangeOnly
+	}
+	return false
+}
+
+// Brood counts a resource's children.
+type Brood struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Children that the spec defined when it was last applied.
+	Items uint32 `protobuf:"varint,1,opt,name=items,proto3" json:"items,omitempty"`
+	// Items that the present phase has applied.
+	Cursor uint32 `protobuf:"varint,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// True once the present phase has applied all items and marked those deleted that are no more.
+	Applied bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
+	// Children that wait for others (seed 001, class E).
+	Waiting uint32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Children that may be given the job (D).
+	Runnable uint32 `protobuf:"varint,5,opt,name=runnable,proto3" json:"runnable,omitempty"`
+	// Children that are at work (C).
+	Running uint32 `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	// Children that failed (B).
+	Failed uint32 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Children that succeeded (A).
+	Succeeded uint32 `protobuf:"varint,8,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Children that are marked deleted, in whichever class.
+	Marked        uint32 `protobuf:"varint,9,opt,name=marked,proto3" json:"marked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Brood) Reset() {
+	*x = Brood{}
+	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Brood) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Brood) ProtoMessage() {}
+
+func (x *Brood) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Brood.ProtoReflect.Descriptor instead.
+func (*Brood) Descriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Brood) GetItems() uint32 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *Brood) GetCursor() uint32 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
+}
+
+func (x *Brood) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *Brood) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Brood) GetRunnable() uint32 {
+	if x != nil {
+		return x.Runnable
+	}
+	return 0
+}
+
+func (x *Brood) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Brood) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Brood) GetSucceeded() uint32 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *Brood) GetMarked() uint32 {
+	if x != nil {
+		return x.Marked
+	}
+	return 0
+}
+
 // PhaseRun is one resource in one phase (an entry of the PhaseMap).
 type PhaseRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -445,14 +690,16 @@ type PhaseRun struct {
 	// Delay until the next poll.
 	Interval *durationpb.Duration `protobuf:"bytes,16,opt,name=interval,proto3" json:"interval,omitempty"`
 	// True where it was handed out to be undone, by the phase's undo executor.
-	Undo          bool `protobuf:"varint,17,opt,name=undo,proto3" json:"undo,omitempty"`
+	Undo bool `protobuf:"varint,17,opt,name=undo,proto3" json:"undo,omitempty"`
+	// True while the orchestrator itself carries the phase out, on the resource's children: there is no work of it.
+	Children      bool `protobuf:"varint,18,opt,name=children,proto3" json:"children,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PhaseRun) Reset() {
 	*x = PhaseRun{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	mi := &file_drover_state_v1_state_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +711,7 @@ func (x *PhaseRun) String() string {
 func (*PhaseRun) ProtoMessage() {}
 
 func (x *PhaseRun) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	mi := &file_drover_state_v1_state_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +724,7 @@ func (x *PhaseRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseRun.ProtoReflect.Descriptor instead.
 func (*PhaseRun) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{1}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PhaseRun) GetName() string {
@@ -599,6 +846,13 @@ func (x *PhaseRun) GetUndo() bool {
 	return false
 }
 
+func (x *PhaseRun) GetChildren() bool {
+	if x != nil {
+		return x.Children
+	}
+	return false
+}
+
 // JobRef is a job as its root resource knows it.
 type JobRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -631,14 +885,16 @@ type JobRef struct {
 	// Verb of the flow that the job walks, where that is not its own verb: of a retry, a deletion, an apply that starts one.
 	Flow string `protobuf:"bytes,14,opt,name=flow,proto3" json:"flow,omitempty"`
 	// Generation of the spec when the job began; 0 while it is pending.
-	Generation    uint64 `protobuf:"varint,15,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation uint64 `protobuf:"varint,15,opt,name=generation,proto3" json:"generation,omitempty"`
+	// True where the parent handed the job down: its record is that of the tree's root.
+	Handed        bool `protobuf:"varint,16,opt,name=handed,proto3" json:"handed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobRef) Reset() {
 	*x = JobRef{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	mi := &file_drover_state_v1_state_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -650,7 +906,7 @@ func (x *JobRef) String() string {
 func (*JobRef) ProtoMessage() {}
 
 func (x *JobRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	mi := &file_drover_state_v1_state_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,7 +919,7 @@ func (x *JobRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRef.ProtoReflect.Descriptor instead.
 func (*JobRef) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{2}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JobRef) GetId() string {
@@ -771,6 +1027,13 @@ func (x *JobRef) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *JobRef) GetHanded() bool {
+	if x != nil {
+		return x.Handed
+	}
+	return false
+}
+
 // Job is the state of one job, derived from its root resource.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -796,7 +1059,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[3]
+	mi := &file_drover_state_v1_state_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +1071,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[3]
+	mi := &file_drover_state_v1_state_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +1084,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{3}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Job) GetJob() *JobRef {
@@ -885,7 +1148,7 @@ type Spec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of json (hex, 32 characters).
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The spec as compact JSON with sorted keys, at most 256 KiB.
+	// The spec as compact JSON with sorted keys, at most 768 KiB.
 	Json          string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -893,7 +1156,7 @@ type Spec struct {
 
 func (x *Spec) Reset() {
 	*x = Spec{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[4]
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1168,7 @@ func (x *Spec) String() string {
 func (*Spec) ProtoMessage() {}
 
 func (x *Spec) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[4]
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1181,7 @@ func (x *Spec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spec.ProtoReflect.Descriptor instead.
 func (*Spec) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{4}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Spec) GetDigest() string {
@@ -940,7 +1203,7 @@ type Blueprint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of json (hex, 32 characters).
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The manifest's spec as compact JSON with sorted keys, at most 256 KiB.
+	// The manifest's spec as compact JSON with sorted keys, at most 768 KiB.
 	Json string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	// Counts changes of this kind's blueprint, from 1.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
@@ -954,7 +1217,7 @@ type Blueprint struct {
 
 func (x *Blueprint) Reset() {
 	*x = Blueprint{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[5]
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1229,7 @@ func (x *Blueprint) String() string {
 func (*Blueprint) ProtoMessage() {}
 
 func (x *Blueprint) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[5]
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1242,7 @@ func (x *Blueprint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blueprint.ProtoReflect.Descriptor instead.
 func (*Blueprint) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{5}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Blueprint) GetDigest() string {
@@ -1021,7 +1284,7 @@ var File_drover_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\a\n" +
+	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb6\b\n" +
 	"\bResource\x12\x1d\n" +
 	"\n" +
 	"min_reader\x18\x01 \x01(\rR\tminReader\x12\x10\n" +
@@ -1050,13 +1313,35 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x04gone\x18\x12 \x01(\bR\x04gone\x12\x1a\n" +
 	"\bseparate\x18\x13 \x01(\bR\bseparate\x12%\n" +
 	"\x0esucceeded_once\x18\x14 \x01(\bR\rsucceededOnce\x12/\n" +
-	"\x13observed_generation\x18\x15 \x01(\x04R\x12observedGeneration\x1a9\n" +
+	"\x13observed_generation\x18\x15 \x01(\x04R\x12observedGeneration\x12/\n" +
+	"\x06parent\x18\x16 \x01(\v2\x17.drover.state.v1.ParentR\x06parent\x122\n" +
+	"\bchildren\x18\x17 \x01(\v2\x16.drover.state.v1.BroodR\bchildren\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
+	"\x06Parent\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1b\n" +
+	"\troot_kind\x18\x04 \x01(\tR\brootKind\x12\x12\n" +
+	"\x04item\x18\x05 \x01(\tR\x04item\x12\x14\n" +
+	"\x05index\x18\x06 \x01(\rR\x05index\x12\x1d\n" +
+	"\n" +
+	"depends_on\x18\a \x03(\tR\tdependsOn\x12$\n" +
+	"\x0eon_change_only\x18\b \x01(\bR\fonChangeOnly\"\xed\x01\n" +
+	"\x05Brood\x12\x14\n" +
+	"\x05items\x18\x01 \x01(\rR\x05items\x12\x16\n" +
+	"\x06cursor\x18\x02 \x01(\rR\x06cursor\x12\x18\n" +
+	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x18\n" +
+	"\awaiting\x18\x04 \x01(\rR\awaiting\x12\x1a\n" +
+	"\brunnable\x18\x05 \x01(\rR\brunnable\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\rR\arunning\x12\x16\n" +
+	"\x06failed\x18\a \x01(\rR\x06failed\x12\x1c\n" +
+	"\tsucceeded\x18\b \x01(\rR\tsucceeded\x12\x16\n" +
+	"\x06marked\x18\t \x01(\rR\x06marked\"\x8b\x06\n" +
 	"\bPhaseRun\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1c.drover.state.v1.PhaseStatusR\x06status\x12\x14\n" +
@@ -1075,13 +1360,14 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\bretrying\x18\x0e \x01(\bR\bretrying\x12\x18\n" +
 	"\aretries\x18\x0f \x01(\rR\aretries\x125\n" +
 	"\binterval\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x12\n" +
-	"\x04undo\x18\x11 \x01(\bR\x04undo\x1a7\n" +
+	"\x04undo\x18\x11 \x01(\bR\x04undo\x12\x1a\n" +
+	"\bchildren\x18\x12 \x01(\bR\bchildren\x1a7\n" +
 	"\tDataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x04\n" +
 	"\x06JobRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1102,7 +1388,8 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x04flow\x18\x0e \x01(\tR\x04flow\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x0f \x01(\x04R\n" +
-	"generation\"\xe6\x01\n" +
+	"generation\x12\x16\n" +
+	"\x06handed\x18\x10 \x01(\bR\x06handed\"\xe6\x01\n" +
 	"\x03Job\x12)\n" +
 	"\x03job\x18\x01 \x01(\v2\x17.drover.state.v1.JobRefR\x03job\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1162,48 +1449,52 @@ func file_drover_state_v1_state_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_drover_state_v1_state_proto_goTypes = []any{
 	(PhaseStatus)(0),              // 0: drover.state.v1.PhaseStatus
 	(JobState)(0),                 // 1: drover.state.v1.JobState
 	(*Resource)(nil),              // 2: drover.state.v1.Resource
-	(*PhaseRun)(nil),              // 3: drover.state.v1.PhaseRun
-	(*JobRef)(nil),                // 4: drover.state.v1.JobRef
-	(*Job)(nil),                   // 5: drover.state.v1.Job
-	(*Spec)(nil),                  // 6: drover.state.v1.Spec
-	(*Blueprint)(nil),             // 7: drover.state.v1.Blueprint
-	nil,                           // 8: drover.state.v1.Resource.LabelsEntry
-	nil,                           // 9: drover.state.v1.Resource.AttributesEntry
-	nil,                           // 10: drover.state.v1.PhaseRun.DataEntry
-	nil,                           // 11: drover.state.v1.PhaseRun.OutputsEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*Parent)(nil),                // 3: drover.state.v1.Parent
+	(*Brood)(nil),                 // 4: drover.state.v1.Brood
+	(*PhaseRun)(nil),              // 5: drover.state.v1.PhaseRun
+	(*JobRef)(nil),                // 6: drover.state.v1.JobRef
+	(*Job)(nil),                   // 7: drover.state.v1.Job
+	(*Spec)(nil),                  // 8: drover.state.v1.Spec
+	(*Blueprint)(nil),             // 9: drover.state.v1.Blueprint
+	nil,                           // 10: drover.state.v1.Resource.LabelsEntry
+	nil,                           // 11: drover.state.v1.Resource.AttributesEntry
+	nil,                           // 12: drover.state.v1.PhaseRun.DataEntry
+	nil,                           // 13: drover.state.v1.PhaseRun.OutputsEntry
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 }
 var file_drover_state_v1_state_proto_depIdxs = []int32{
-	8,  // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
-	9,  // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
-	3,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
-	4,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
-	12, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
-	12, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
-	12, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
-	0,  // 7: drover.state.v1.PhaseRun.status:type_name -> drover.state.v1.PhaseStatus
-	12, // 8: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
-	12, // 9: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
-	12, // 10: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
-	10, // 11: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
-	11, // 12: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
-	13, // 13: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
-	1,  // 14: drover.state.v1.JobRef.state:type_name -> drover.state.v1.JobState
-	12, // 15: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
-	12, // 16: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
-	12, // 17: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
-	4,  // 18: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	10, // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
+	11, // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
+	5,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
+	6,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
+	14, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
+	14, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
+	14, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
+	3,  // 7: drover.state.v1.Resource.parent:type_name -> drover.state.v1.Parent
+	4,  // 8: drover.state.v1.Resource.children:type_name -> drover.state.v1.Brood
+	0,  // 9: drover.state.v1.PhaseRun.status:type_name -> drover.state.v1.PhaseStatus
+	14, // 10: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
+	14, // 11: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
+	14, // 12: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
+	12, // 13: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
+	13, // 14: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
+	15, // 15: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
+	1,  // 16: drover.state.v1.JobRef.state:type_name -> drover.state.v1.JobState
+	14, // 17: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
+	14, // 18: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
+	14, // 19: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
+	6,  // 20: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_drover_state_v1_state_proto_init() }
@@ -1217,7 +1508,7 @@ func file_drover_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_state_v1_state_proto_rawDesc), len(file_drover_state_v1_state_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

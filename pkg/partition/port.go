@@ -3,23 +3,27 @@ package partition
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
-	"github.com/droverproject/drover/services/orchestrator/internal/catalog"
 )
 
 const (
 	loadTimeout   = 3 * time.Second
 	forgetTimeout = 10 * time.Second
 	ensureTimeout = 5 * time.Second
+	batchTimeout  = 10 * time.Second // the server gives a batch up after that
 )
 
 // outcome is an append on its way: its answer is taken in the order of the sends.
@@ -30,10 +34,10 @@ type outcome struct {
 
 // port is the drive.Port of one partition, over the bus.
 type port struct {
-	c     Config
-	ctx   context.Context
-	out   []outcome     // oldest first
-	calls chan<- func() // to the partition's goroutine
+	c   Config
+	ctx context.Context
+	out []outcome // oldest first
+	met bool      // another owner was first, somewhere
 }
 
 var _ drive.Port = (*port)(nil)
@@ -53,7 +57,7 @@ func (p *port) Append(r drive.Record, done func(uint64, error)) {
 	a, bury, err := p.encode(r)
 	if err != nil {
 		p.c.Log.Error("a record could not be encoded", zap.Error(err))
-		p.later(func() { done(0, errors.Join(drive.ErrRefused, err)) })
+		p.c.Shell.Later(func() { done(0, errors.Join(drive.ErrRefused, err)) })
 		return
 	}
 	host.CrashPoint("orchestrator.before-append")
@@ -67,15 +71,56 @@ func (p *port) Append(r drive.Record, done func(uint64, error)) {
 		host.CrashPoint("orchestrator.after-append")
 		switch {
 		case err == nil:
-			p.c.Metrics.events.WithLabelValues(string(a.Entity.Family)).Inc()
+			p.c.Observer.Appended(a.Entity.Family)
 		case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied):
 			err = errors.Join(drive.ErrRefused, err)
 		default:
-			p.c.Metrics.lost.Inc()
+			p.met = p.met || errors.Is(err, bus.ErrLost)
+			p.c.Observer.Lost()
 			err = errors.Join(drive.ErrLost, err)
 		}
 		done(seq, err)
 	}})
+}
+
+// AppendBatch implements drive.Port. A batch is answered beside the appends, and may overtake them.
+func (p *port) AppendBatch(rs []drive.Record, done func(uint64, error)) {
+	batch := make([]bus.Append, len(rs))
+	for i, r := range rs {
+		a, bury, err := p.encode(r)
+		if err == nil && bury {
+			err = errors.New("a batch buries nothing")
+		}
+		if err != nil {
+			p.c.Log.Error("a record could not be encoded", zap.Error(err))
+			p.c.Shell.Later(func() { done(0, errors.Join(drive.ErrRefused, err)) })
+			return
+		}
+		batch[i] = a
+	}
+	host.CrashPoint("orchestrator.before-batch")
+	p.c.Shell.Background(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, batchTimeout)
+		defer cancel()
+		seq, err := p.c.Bus.AppendBatch(ctx, batch)
+		p.c.Shell.Later(func() {
+			host.CrashPoint("orchestrator.after-batch")
+			switch {
+			case err == nil:
+				for i := range batch {
+					p.c.Observer.Appended(batch[i].Entity.Family)
+				}
+			case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied), errors.Is(err, bus.ErrBatch):
+				p.c.Log.Error("a batch was refused", zap.Error(err))
+				err = errors.Join(drive.ErrRefused, err)
+			default:
+				p.met = p.met || errors.Is(err, bus.ErrLost)
+				p.c.Observer.Lost()
+				err = errors.Join(drive.ErrLost, err)
+			}
+			done(seq, err)
+		})
+	})
 }
 
 func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
@@ -120,16 +165,6 @@ func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
 		return a, false, err
 	}
 	return a, false, errors.New("an empty record")
-}
-
-// later runs f on the partition's goroutine, after the present call has returned.
-func (p *port) later(f func()) {
-	go func() {
-		select {
-		case p.calls <- f:
-		case <-p.ctx.Done():
-		}
-	}()
 }
 
 // Load implements drive.Port.
@@ -223,13 +258,23 @@ func (p *port) SpecSeq(key resource.Key) (uint64, error) {
 
 // TrimSpecs implements drive.Port.
 func (p *port) TrimSpecs(key resource.Key) {
-	go func() {
+	p.c.Shell.Background(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, forgetTimeout)
 		defer cancel()
 		if err := p.c.Bus.Trim(ctx, p.entity(bus.Spec, key.Project, key.Kind, key.Name), drive.SpecsKept); err != nil && p.ctx.Err() == nil {
 			p.c.Log.Warn("old specs were not removed; they are with a later one", host.Resource(key.Project, key.Kind, key.Name), zap.Error(err))
 		}
-	}()
+	})
+}
+
+// Items implements drive.Port.
+func (p *port) Items(ph *blueprint.Phase, spec []byte) ([]children.Item, error) {
+	return manifest.Items(ph, spec)
+}
+
+// ChildUID implements drive.Port.
+func (p *port) ChildUID(key resource.Key, jobID string, at time.Time) string {
+	return wire.UID(key, jobID, at)
 }
 
 // When implements drive.Port.
@@ -249,19 +294,22 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 		return
 	}
 	phase := bus.Phase{Project: s.Project, Kind: s.Kind, Phase: f.Phase}
-	go func() {
+	p.c.Shell.Background(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
 		defer cancel()
 		if err := p.c.Bus.PublishPoll(ctx, phase, key, body); err != nil && p.ctx.Err() == nil {
 			p.c.Log.Warn("a poll was not sent; it is repeated when its lease ends", host.Phase(f.Phase), zap.Error(err))
 		}
-	}()
+	})
 }
 
 // EnsurePhases implements drive.Port. It tries until it is done: without its consumer a phase has no work.
 func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
-	go func() {
+	p.c.Shell.Background(func() {
 		for i := range bp.Phases {
+			if bp.Phases[i].Children != nil {
+				continue // there is never work of it
+			}
 			phase := bus.Phase{Project: bp.Project, Kind: bp.Kind, Phase: bp.Phases[i].Name}
 			for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 				ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
@@ -271,14 +319,10 @@ func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
 					break
 				}
 				p.c.Log.Warn("a phase has no consumer yet", host.Kind(phase.Kind), host.Phase(phase.Phase), zap.Error(err))
-				select {
-				case <-time.After(wait):
-				case <-p.ctx.Done():
-					return
-				}
+				p.c.Shell.Sleep(wait)
 			}
 		}
-	}()
+	})
 }
 
 // ForgetResource implements drive.Port: its specs go with it. Those are older than its last event; a younger one is that
@@ -288,26 +332,37 @@ func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 		if err := p.c.Bus.Forget(ctx, p.resource(key), seq); err != nil {
 			return err
 		}
-		spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
-		last, err := p.c.Bus.Last(ctx, []bus.Entity{spec})
-		if err != nil || last[0].Seq == 0 {
+		if err := p.forgetSpecs(ctx, key, seq); err != nil {
+			return fmt.Errorf("specs: %v", err) //nolint:errorlint // a lost append here does not say that the resource lives
+		}
+		return nil
+	}, done)
+}
+
+func (p *port) forgetSpecs(ctx context.Context, key resource.Key, seq uint64) error {
+	spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
+	last, err := p.c.Bus.Last(ctx, []bus.Entity{p.resource(key), spec})
+	if err != nil {
+		return err
+	}
+	gone, s := last[0], last[1]
+	switch {
+	case s.Seq == 0 && gone.Seq != 0:
+		return errors.New("none is there, and the trace of their resource is: a follower is behind")
+	case s.Seq == 0, s.Seq > seq && !s.Deleted:
+		return nil // they are gone, or brought for the next resource of this name
+	}
+	at := s.Seq
+	if !s.Deleted {
+		a := bus.Append{Entity: spec, Expect: at} // it brings no version
+		if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: s.Version, At: s.Time}); err != nil {
 			return err
 		}
-		at := last[0].Seq
-		if at > seq {
-			return nil // it was brought for the next resource of this name
+		if at, err = p.c.Bus.Bury(a).Result(); err != nil {
+			return err
 		}
-		if !last[0].Deleted {
-			a := bus.Append{Entity: spec, Expect: at} // it brings no version
-			if a.Body, err = wire.EncodeSpec(wire.SpecEvent{Key: key, Digest: last[0].Version, At: last[0].Time}); err != nil {
-				return err
-			}
-			if at, err = p.c.Bus.Bury(a).Result(); err != nil {
-				return err
-			}
-		}
-		return p.c.Bus.Forget(ctx, spec, at)
-	}, done)
+	}
+	return p.c.Bus.Forget(ctx, spec, at)
 }
 
 // ForgetJob implements drive.Port.
@@ -331,7 +386,7 @@ func (p *port) ForgetJob(k drive.JobKey, _ uint64, done func(error)) {
 			a := bus.Append{Entity: p.job(k), Expect: at, Header: bus.Header{
 				From: record.State.String(), To: record.State.String(), Job: k.ID, Revision: record.Revision,
 			}}
-			if a.Body, err = wire.EncodeJob(wire.JobEvent{From: record.State, Record: record, At: p.c.Clock.Now()}); err != nil {
+			if a.Body, err = wire.EncodeJob(wire.JobEvent{From: record.State, Record: record, At: p.c.Now()}); err != nil {
 				return err
 			}
 			if at, err = p.c.Bus.Bury(a).Result(); err != nil {
@@ -343,7 +398,7 @@ func (p *port) ForgetJob(k drive.JobKey, _ uint64, done func(error)) {
 }
 
 func (p *port) forget(do func(ctx context.Context) error, done func(error)) {
-	go func() {
+	p.c.Shell.Background(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, forgetTimeout)
 		defer cancel()
 		err := do(ctx)
@@ -353,14 +408,14 @@ func (p *port) forget(do func(ctx context.Context) error, done func(error)) {
 		case err != nil && p.ctx.Err() == nil:
 			p.c.Log.Warn("what is gone was not forgotten; the next sweep tries again", zap.Error(err))
 		}
-		p.later(func() { done(err) })
-	}()
+		p.c.Shell.Later(func() { done(err) })
+	})
 }
 
 // Note implements drive.Port.
 func (p *port) Note(key resource.Key, in resource.Input, notes []resource.Note) {
 	for _, n := range notes {
-		p.c.Metrics.notes.WithLabelValues(string(n.Code)).Inc()
+		p.c.Observer.Noted(n.Code)
 		if ce := p.c.Log.Check(zap.DebugLevel, "nothing changed"); ce != nil {
 			ce.Write(host.Resource(key.Project, key.Kind, key.Name), zap.String("note", string(n.Code)), zap.String("of", n.Of), zap.Uint8("input", uint8(in.Kind)))
 		}

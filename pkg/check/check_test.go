@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
-	"github.com/droverproject/drover/services/intake/internal/check"
 )
 
 const jsonType = "application/json"
@@ -62,7 +62,7 @@ func TestRefuses(t *testing.T) {
 		"an unknown field":      {message(start, `{"arg":{}}`), resource.Invalid, []string{"arg"}},
 		"deep":                  {apply(`{"apiVersion":"drover/v1","kind":"node","metadata":{"name":"web-1","label":{}},"spec":{}}`), resource.Invalid, []string{"metadata.label"}},
 		"no protobuf":           {check.Message{Target: start, RequestID: "r1", Body: []byte("\xff\xff")}, resource.Invalid, []string{""}},
-		"a large body":          {message(start, `{"args":{"a":"`+strings.Repeat("x", 600<<10)+`"}}`), resource.TooLarge, []string{""}},
+		"a large body":          {message(start, `{"args":{"a":"`+strings.Repeat("x", 1000<<10)+`"}}`), resource.TooLarge, []string{""}},
 		"a large spec":          {apply(`{"apiVersion":"drover/v1","kind":"node","metadata":{"name":"web-1"},"spec":{"a":"` + strings.Repeat("x", resource.SpecBytesMax) + `"}}`), resource.TooLarge, []string{"spec"}},
 		"a selector":            {message(target("node", "-", "start"), `{}`), resource.Invalid, []string{"subject.name"}},
 		"a long name":           {message(target("node", strings.Repeat("n", 254), "start"), `{}`), resource.Invalid, []string{"subject.name"}},

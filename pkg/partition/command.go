@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
@@ -18,10 +19,10 @@ const headerSubject = "Drover-Subject"
 
 // command turns a request of intake into an input. Intake has checked its form; what is checked again here is what the
 // log must never hold.
-func (s *server) command(a ask) {
-	h := a.request.Header
+func (o *Owner) command(r bus.Request, reply Reply) {
+	h := r.Header
 	invalid := func(field, reason string) {
-		s.refuseWith(a.reply, h, &resource.Refusal{
+		o.refuseWith(reply, h, &resource.Refusal{
 			Code: resource.Invalid, Message: field + ": " + reason, Violations: []resource.Violation{{Field: field, Reason: reason}},
 		})
 	}
@@ -35,7 +36,7 @@ func (s *server) command(a ask) {
 		invalid(bus.HeaderRequestID, "missing")
 		return
 	}
-	body, err := wire.DecodeCommand(h[bus.HeaderContentType], a.request.Body)
+	body, err := wire.DecodeCommand(h[bus.HeaderContentType], r.Body)
 	if err != nil {
 		field := "body"
 		var fe *wire.FieldError
@@ -46,7 +47,7 @@ func (s *server) command(a ask) {
 		return
 	}
 	key := resource.Key{Project: project, Kind: kind, Name: name}
-	at := s.Clock.Now()
+	at := o.c.Now()
 	c := resource.Command{
 		Key: key, Verb: verb, RequestID: requestID, JobID: wire.JobID(key, requestID), Digest: wire.BodyDigest(verb, body),
 		NewUID: wire.UID(key, requestID, at), RequestedBy: body.RequestedBy,
@@ -72,44 +73,54 @@ func (s *server) command(a ask) {
 		if kind == drive.BlueprintKind {
 			bp, violations := manifest.Blueprint(project, name, in.Spec)
 			if len(violations) > 0 {
-				s.refuseWith(a.reply, h, &resource.Refusal{Code: resource.Invalid, Message: "the blueprint is not valid", Violations: violations})
+				o.refuseWith(reply, h, &resource.Refusal{Code: resource.Invalid, Message: "the blueprint is not valid", Violations: violations})
 				return
 			}
 			bp.Digest = c.SpecDigest
 			in.Blueprint = bp
 		}
 	}
-	in.Reply = func(r resource.Reply) {
+	in.Reply = func(decided resource.Reply) {
 		host.CrashPoint("orchestrator.before-reply")
-		if r.Refused != nil {
-			s.refuseWith(a.reply, h, r.Refused)
+		if decided.Refused != nil {
+			o.refuseWith(reply, h, decided.Refused)
 			return
 		}
-		s.send(a.reply, h, wire.Reply{JobID: r.JobID, Resource: key.String(), RequestID: requestID})
+		accepted := func() {
+			o.send(reply, h, wire.Reply{JobID: decided.JobID, Resource: key.String(), RequestID: requestID})
+		}
+		if kind == drive.BlueprintKind {
+			o.c.Shell.Background(func() { // who is answered meets no earlier one any more
+				o.c.Shell.Sleep(catalog.PresentFor)
+				o.c.Shell.Later(accepted)
+			})
+			return
+		}
+		accepted()
 	}
 	in.Back = func(err error) {
-		s.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))
-		s.refuse(a.reply, h, resource.Overloaded, "the command could not be decided now; try again: "+err.Error())
+		o.c.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))
+		o.refuse(reply, h, resource.Overloaded, "the command could not be decided now; try again: "+err.Error())
 	}
-	in.Aside = func(reason string) { s.refuse(a.reply, h, resource.TooLarge, reason) }
-	s.loop.Offer([]drive.Input{in})
+	in.Aside = func(reason string) { o.refuse(reply, h, resource.TooLarge, reason) }
+	o.loop.Offer([]drive.Input{in})
 }
 
-func (s *server) refuse(reply func(map[string]string, []byte), h map[string]string, code resource.Code, message string) {
-	s.refuseWith(reply, h, &resource.Refusal{Code: code, Message: message})
+func (o *Owner) refuse(reply Reply, h map[string]string, code resource.Code, message string) {
+	o.refuseWith(reply, h, &resource.Refusal{Code: code, Message: message})
 }
 
-func (s *server) refuseWith(reply func(map[string]string, []byte), h map[string]string, r *resource.Refusal) {
-	s.Metrics.refused.WithLabelValues(string(r.Code)).Inc()
-	s.send(reply, h, wire.Reply{RequestID: h[bus.HeaderRequestID], Refused: r})
+func (o *Owner) refuseWith(reply Reply, h map[string]string, r *resource.Refusal) {
+	o.c.Observer.Refused(r.Code)
+	o.send(reply, h, wire.Reply{RequestID: h[bus.HeaderRequestID], Refused: r})
 }
 
 // send answers in the form in which the command came.
-func (s *server) send(reply func(map[string]string, []byte), h map[string]string, r wire.Reply) {
+func (o *Owner) send(reply Reply, h map[string]string, r wire.Reply) {
 	contentType := h[bus.HeaderContentType]
 	body, err := wire.EncodeReply(contentType, r)
 	if err != nil {
-		s.Log.Error("a reply could not be written", zap.Error(err))
+		o.c.Log.Error("a reply could not be written", zap.Error(err))
 		return
 	}
 	reply(map[string]string{bus.HeaderContentType: contentType, bus.HeaderRequestID: r.RequestID}, body)

@@ -24,12 +24,16 @@ const (
 	blueprintsMax = 1024            // blueprints in memory
 	specsMax      = 1024            // specs in memory, of at most resource.SpecBytesMax each
 	readTimeout   = 3 * time.Second // of one read
-	presentFor    = time.Second     // how long a present blueprint may be taken from memory where that is allowed
 )
+
+// PresentFor is how long a present blueprint is taken from memory. So long is the acceptance of a blueprint held back
+// after its event is in the log: then no process takes an earlier one from memory any more.
+const PresentFor = 100 * time.Millisecond
 
 // Catalog is shared by the partitions of one process. Safe for concurrent use.
 type Catalog struct {
-	bus         bus.Bus
+	bus         Bus
+	now         func() time.Time
 	constraints *constraint.Evaluator
 	blueprints  *lru.Cache[string, *blueprint.Blueprint] // by digest, project and kind
 	specs       *lru.Cache[specKey, []byte]
@@ -48,8 +52,15 @@ type presentEntry struct {
 	at     time.Time
 }
 
-// New returns an empty catalog.
-func New(b bus.Bus) (*Catalog, error) {
+// Bus is the part of the bus that is needed.
+type Bus interface {
+	Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error)
+	Version(ctx context.Context, e bus.Entity, version string) (bus.Stored, error)
+	Partitions() int
+}
+
+// New returns an empty catalog. now is the process's clock: it ages what is present. constraints may be shared.
+func New(b Bus, now func() time.Time, constraints *constraint.Evaluator) (*Catalog, error) {
 	blueprints, err := lru.New[string, *blueprint.Blueprint](blueprintsMax)
 	if err != nil {
 		return nil, err
@@ -59,7 +70,7 @@ func New(b bus.Bus) (*Catalog, error) {
 		return nil, err
 	}
 	return &Catalog{
-		bus: b, constraints: constraint.NewEvaluator(), blueprints: blueprints, specs: specs, present: map[bus.Entity]presentEntry{},
+		bus: b, now: now, constraints: constraints, blueprints: blueprints, specs: specs, present: map[bus.Entity]presentEntry{},
 	}, nil
 }
 
@@ -102,19 +113,21 @@ func (c *Catalog) decode(id string, stored bus.Stored) (*blueprint.Blueprint, er
 	return bp, nil
 }
 
-// Present returns the blueprint that new jobs of a kind pin. fresh asks the log; else an answer may be a second old.
+// Present returns the blueprint that new jobs of a kind pin. fresh asks the log; else an answer may be PresentFor old,
+// but for one that there is none.
 func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool) (drive.LoadedBlueprint, error) {
 	e := BlueprintEntity(project, kind, c.bus.Partitions())
 	if !fresh {
 		c.mu.Lock()
 		entry, ok := c.present[e]
 		c.mu.Unlock()
-		if ok && time.Since(entry.at) < presentFor {
+		if ok && c.now().Sub(entry.at) < PresentFor {
 			return entry.loaded, nil
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	asked := c.now()
 	last, err := c.bus.Last(ctx, []bus.Entity{e})
 	if err != nil {
 		return drive.LoadedBlueprint{}, fmt.Errorf("blueprint of kind %s: %w", kind, err)
@@ -139,8 +152,12 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		}
 	}
 	c.mu.Lock()
-	c.present[e] = presentEntry{loaded, time.Now()}
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if loaded.Blueprint == nil {
+		delete(c.present, e)
+	} else if !asked.Before(c.present[e].at) {
+		c.present[e] = presentEntry{loaded, asked}
+	}
 	return loaded, nil
 }
 

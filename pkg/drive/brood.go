@@ -1,0 +1,405 @@
+package drive
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// brood is what an owner knows of the children of one resource: rebuilt at takeover from their last events, and kept up
+// with every event of theirs.
+type brood struct {
+	family *children.Family
+	told   bool           // the parent is to look, and has not yet
+	later  bool           // it is to look at the next tick
+	unsure []resource.Key // children of a batch whose outcome is not known: they are read before anything is decided on them
+	digest string
+	phase  string
+	items  []children.Item // of that spec, for that phase
+	err    error
+}
+
+func parentOf(s *resource.State) resource.Key {
+	return resource.Key{Project: s.Project, Kind: s.Parent.Kind, Name: s.Parent.Name}
+}
+
+// byName finds broods where only the parent's name is known: that of a child which the log no longer holds.
+type byName struct{ project, name string }
+
+// observe keeps the family of a child's parent.
+func (l *Loop) observe(key resource.Key, s *resource.State) {
+	if s.UID == "" {
+		l.vanished(key)
+		return
+	}
+	if s.Parent.Name == "" {
+		return
+	}
+	parent := parentOf(s)
+	b := l.broods[parent]
+	if b == nil {
+		if s.Gone {
+			return
+		}
+		b = l.newBrood(parent)
+	}
+	b.family.Observe(s.AsChild())
+}
+
+func (l *Loop) newBrood(parent resource.Key) *brood {
+	b := &brood{family: children.New()}
+	l.broods[parent] = b
+	name := byName{parent.Project, parent.Name}
+	l.parents[name] = append(l.parents[name], parent)
+	return b
+}
+
+func (l *Loop) dropBrood(parent resource.Key) {
+	delete(l.broods, parent)
+	name := byName{parent.Project, parent.Name}
+	left := slices.DeleteFunc(slices.Clone(l.parents[name]), func(k resource.Key) bool { return k == parent })
+	if len(left) == 0 {
+		delete(l.parents, name)
+		return
+	}
+	l.parents[name] = left
+}
+
+// vanished takes a child from its family of which the log holds nothing any more: its last event was not seen.
+func (l *Loop) vanished(key resource.Key) {
+	i := strings.LastIndexByte(key.Name, '/')
+	if i < 0 {
+		return
+	}
+	for _, parent := range l.parents[byName{key.Project, key.Name[:i]}] {
+		b := l.broods[parent]
+		if c, ok := b.family.Get(key.Name[i+1:]); ok && c.Kind == key.Kind {
+			c.Gone = true
+			b.family.Observe(c)
+			l.look(parent, b)
+		}
+	}
+}
+
+// tellParent has the parent look at its children after one of them has moved; once, however many have.
+func (l *Loop) tellParent(s *resource.State) {
+	if s.Parent.Name == "" {
+		return
+	}
+	key := parentOf(s)
+	b := l.broods[key]
+	if _, live := l.live[key]; !live || b == nil || b.told {
+		return
+	}
+	b.told = true
+	l.tell(key, resource.Input{Kind: resource.OnChildren, At: l.now})
+}
+
+// noticed has the parent of a child that was read from the log look at its children at the next tick: what was read may be
+// news, as after an append whose answer was lost.
+func (l *Loop) noticed(s *resource.State) {
+	if s.Parent.Name == "" {
+		return
+	}
+	key := parentOf(s)
+	if b := l.broods[key]; b != nil {
+		l.look(key, b)
+	}
+}
+
+func (l *Loop) look(parent resource.Key, b *brood) {
+	if !b.later {
+		b.later = true
+		l.again = append(l.again, parent)
+	}
+}
+
+// brood gives a step what is known of the children, and what the spec says of them.
+func (l *Loop) brood(ln *lane, env *resource.Env) error {
+	s := &ln.state
+	b := l.broods[ln.key]
+	if b != nil {
+		if err := l.makeSure(b); err != nil {
+			return err
+		}
+		b.told, b.later = false, false
+		if b.family.Len() == 0 && s.Job() == nil {
+			l.dropBrood(ln.key)
+			return nil
+		}
+		if j := s.Job(); j != nil {
+			b.family.Begin(j.ID)
+		}
+		env.Children = b.family
+	}
+	if env.Blueprint == nil || !applies(s, env.Blueprint) {
+		return nil
+	}
+	spec, err := l.port.Spec(ln.key, s.SpecDigest)
+	if err != nil {
+		return err
+	}
+	if b == nil {
+		b = l.newBrood(ln.key)
+		env.Children = b.family
+	}
+	env.Items = func(ph *blueprint.Phase) ([]children.Item, error) {
+		if b.digest != s.SpecDigest || b.phase != ph.Name || b.items == nil && b.err == nil {
+			b.digest, b.phase = s.SpecDigest, ph.Name
+			b.items, b.err = l.port.Items(ph, spec)
+		}
+		return b.items, b.err
+	}
+	return nil
+}
+
+func (l *Loop) makeSure(b *brood) error {
+	for len(b.unsure) > 0 {
+		n := min(len(b.unsure), loadTogether)
+		var lanes []*lane
+		for _, key := range b.unsure[:n] {
+			if ln := l.lane(key); !ln.loaded && !ln.busy {
+				lanes = append(lanes, ln)
+			} else {
+				l.rest(ln)
+			}
+		}
+		l.loadAll(lanes)
+		l.restAll(lanes)
+		if len(lanes) > 0 && !lanes[0].loaded {
+			return errors.New("the log could not be read")
+		}
+		b.unsure = b.unsure[n:]
+	}
+	return nil
+}
+
+// applies reports whether a phase is at work that needs the items of the spec.
+func applies(s *resource.State, bp *blueprint.Blueprint) bool {
+	return slices.ContainsFunc(s.Phases, func(p resource.PhaseRun) bool {
+		if !p.Children || p.Status != resource.Running {
+			return false
+		}
+		ph := bp.Phase(p.Name)
+		return ph != nil && ph.Children != nil && (ph.Children.Do == blueprint.DoApply || ph.Children.Do == blueprint.DoAll && !p.Undo && !s.Children.Applied)
+	})
+}
+
+// tellChildren tells children what follows from the parent's committed state.
+func (l *Loop) tellChildren(ln *lane, fx resource.Effects) {
+	for i := range fx.Tell {
+		if b := l.broods[ln.key]; b != nil {
+			b.family.Asked(fx.Tell[i].Parent.Item, fx.Tell[i].Asking())
+		}
+	}
+	for i := range fx.Tell {
+		l.tell(fx.Tell[i].Key, resource.Input{Kind: resource.OnParent, At: l.now, Parent: &fx.Tell[i]})
+	}
+}
+
+// askAgain is a sweep's: what was told may be lost, and a child may be at a job that its parent no longer drives.
+func (l *Loop) askAgain(ln *lane) {
+	if b := l.broods[ln.key]; b != nil {
+		b.family.AskAgain()
+	}
+	s := &ln.state
+	j := s.Job()
+	if s.Parent.Name == "" || j == nil || !j.Handed {
+		return
+	}
+	if _, live := l.live[parentOf(s)]; !live {
+		l.tell(ln.key, resource.Input{Kind: resource.OnParent, At: l.now, Parent: &resource.FromParent{
+			Ask: resource.Stop, Key: ln.key, Parent: s.Parent, JobID: j.ID, Message: "its parent is no longer at this job",
+		}})
+	}
+}
+
+// step of a child in a batch.
+type batched struct {
+	lane  *lane
+	state resource.State
+	fx    resource.Effects
+}
+
+// batch appends a parent's event together with those of children that it makes or marks. The specs of those that it makes
+// go before.
+func (l *Loop) batch(ln *lane, it *item, after resource.State, fx resource.Effects) {
+	lanes := make([]*lane, len(fx.Batch))
+	var missing []*lane
+	for i := range fx.Batch {
+		kid := l.lane(fx.Batch[i].Key)
+		lanes[i] = kid
+		if kid.busy || len(kid.queue) > 0 {
+			l.restAll(lanes[:i+1])
+			l.putOff(ln, it)
+			return
+		}
+		if !kid.loaded {
+			missing = append(missing, kid)
+		}
+	}
+	for len(missing) > 0 {
+		n := min(len(missing), loadTogether)
+		l.loadAll(missing[:n])
+		missing = missing[n:]
+	}
+	steps := make([]batched, 0, len(lanes))
+	for i, kid := range lanes {
+		if !kid.loaded || kid.busy {
+			l.restAll(lanes)
+			l.putOff(ln, it)
+			return
+		}
+		p := fx.Batch[i]
+		if other := kid.state.Parent; p.Ask == resource.Adopt && kid.state.Exists() && other.UID != p.Parent.UID {
+			l.restAll(lanes)
+			l.conflict(ln, it, "child "+kid.key.Name+" of kind "+kid.key.Kind+" belongs to "+other.Kind+" "+other.Name)
+			return
+		}
+		if p.Ask == resource.Adopt {
+			p.NewUID = l.port.ChildUID(p.Key, p.JobID, it.Input.Input.At)
+		}
+		in := resource.Input{Kind: resource.OnParent, At: it.Input.Input.At, Parent: &p}
+		env, err := l.env(kid, &in)
+		if err != nil {
+			l.restAll(lanes)
+			l.putOff(ln, it)
+			return
+		}
+		l.stats.Steps++
+		if state, kidFx := resource.Step(kid.state, in, env); kidFx.Event != nil {
+			steps = append(steps, batched{kid, state, kidFx})
+		}
+	}
+	if !l.specsFirst(ln, it, fx, lanes) {
+		l.restAll(lanes)
+		return
+	}
+	records := []Record{{Expect: ln.seq, Resource: &ResourceRecord{Event: *fx.Event, State: after, At: after.UpdatedAt}}}
+	for i := range steps {
+		s := &steps[i]
+		s.lane.busy = true
+		records = append(records, Record{Expect: s.lane.seq, Resource: &ResourceRecord{Event: *s.fx.Event, State: s.state, At: s.state.UpdatedAt}})
+	}
+	ln.busy = true
+	l.out += len(records)
+	l.port.AppendBatch(records, func(last uint64, err error) {
+		l.out -= len(records)
+		ln.busy = false
+		for i := range steps {
+			steps[i].lane.busy = false
+		}
+		switch {
+		case errors.Is(err, ErrRefused):
+			l.pop(ln)
+			it.aside(err.Error())
+		case err != nil:
+			l.stats.Lost++
+			ln.loaded, it.specSent, it.specs = false, false, nil
+			b := l.broods[ln.key]
+			if b == nil {
+				b = l.newBrood(ln.key)
+			}
+			for i := range steps {
+				steps[i].lane.loaded = false
+				b.unsure = append(b.unsure, steps[i].lane.key)
+			}
+		default:
+			first := last - uint64(len(records)-1)
+			for i := range steps {
+				l.stats.Events++
+				l.set(steps[i].lane, steps[i].state, first+uint64(i)+1)
+			}
+			l.committed(ln, it, after, fx, first)
+		}
+		l.run(ln)
+		for i := range steps {
+			l.run(steps[i].lane)
+		}
+	})
+	l.restAll(lanes)
+}
+
+// conflict tells the parent that a child cannot be its own.
+func (l *Loop) conflict(ln *lane, it *item, reason string) {
+	if !it.own {
+		l.pop(ln)
+		it.back(errors.New(reason))
+		return
+	}
+	it.Input.Input = resource.Input{Kind: resource.OnConflict, At: l.now, Conflict: reason} // in its place; run steps it next
+}
+
+func (l *Loop) restAll(lanes []*lane) {
+	for _, ln := range lanes {
+		l.rest(ln)
+	}
+}
+
+// putOff gives an input back that meets children at work: one of the Loop's own is taken up again with the next tick.
+func (l *Loop) putOff(ln *lane, it *item) {
+	l.pop(ln)
+	if !it.own {
+		it.back(errors.New("children of it are being written"))
+		return
+	}
+	l.again = append(l.again, ln.key)
+}
+
+// specsFirst sends the specs of children that the log may not hold yet, and reports whether all are there. When the
+// answers have come, the parent's input is stepped again.
+func (l *Loop) specsFirst(ln *lane, it *item, fx resource.Effects, lanes []*lane) bool {
+	waiting, failed := 0, false
+	done := func(key resource.Key, digest string, err error) {
+		waiting--
+		if err == nil {
+			it.specs[key] = digest
+		}
+		failed = failed || errors.Is(err, ErrRefused)
+		if waiting > 0 {
+			return
+		}
+		ln.busy = false
+		if failed {
+			l.pop(ln)
+			it.aside("the spec of a child was refused by the store")
+		}
+		l.run(ln)
+	}
+	if it.specs == nil {
+		it.specs = map[resource.Key]string{}
+	}
+	for i := range fx.Batch {
+		p := &fx.Batch[i]
+		known := lanes[i].state.Exists() && lanes[i].state.SpecDigest == p.Item.SpecDigest
+		if p.Ask == resource.Adopt && !known && it.specs[p.Key] != p.Item.SpecDigest {
+			waiting++
+			ln.busy = true
+			l.childSpec(p, it, done)
+		}
+	}
+	return waiting == 0
+}
+
+// childSpec sends one. Most children are new and have no spec yet, so that is expected first.
+func (l *Loop) childSpec(p *resource.FromParent, it *item, done func(resource.Key, string, error)) {
+	record := func(expect uint64) Record {
+		return Record{Expect: expect, Spec: &SpecRecord{Key: p.Key, Digest: p.Item.SpecDigest, JSON: p.Item.Spec, At: it.Input.Input.At}}
+	}
+	l.send(record(0), func(_ uint64, err error) {
+		if !errors.Is(err, ErrLost) {
+			done(p.Key, p.Item.SpecDigest, err)
+			return
+		}
+		seq, err := l.port.SpecSeq(p.Key)
+		if err != nil {
+			done(p.Key, p.Item.SpecDigest, err)
+			return
+		}
+		l.send(record(seq), func(_ uint64, err error) { done(p.Key, p.Item.SpecDigest, err) })
+	})
+}

@@ -1,0 +1,199 @@
+package partition_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/bus/memory"
+	"github.com/droverproject/drover/pkg/catalog"
+	"github.com/droverproject/drover/pkg/constraint"
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/partition"
+	"github.com/droverproject/drover/pkg/wire"
+)
+
+// shell runs background work at once, and keeps what comes later.
+type shell struct{ calls []func() }
+
+func (s *shell) Background(f func())   { f() }
+func (s *shell) Later(f func())        { s.calls = append(s.calls, f) }
+func (s *shell) Sleep(time.Duration)   {}
+func (*shell) Appended(bus.Family)     {}
+func (*shell) Lost()                   {}
+func (*shell) Refused(resource.Code)   {}
+func (*shell) SetAside()               {}
+func (*shell) Noted(resource.NoteCode) {}
+func (*shell) Swept(int, drive.Stats)  {}
+func (s *shell) run(o *partition.Owner) {
+	for o.Answered(); len(s.calls) > 0 || o.Out() > 0; o.Answered() {
+		calls := s.calls
+		s.calls = nil
+		for _, f := range calls {
+			f()
+		}
+	}
+}
+
+// link is a connection that sometimes does not do what it is asked.
+type link struct {
+	*memory.Conn
+	last   func(entities []bus.Entity, out []bus.Stored)
+	forget func(e bus.Entity) error
+}
+
+func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
+	out, err := l.Conn.Last(ctx, entities)
+	if l.last != nil {
+		l.last(entities, out)
+	}
+	return out, err
+}
+
+func (l *link) Forget(ctx context.Context, e bus.Entity, seq uint64) error {
+	if l.forget != nil {
+		if err := l.forget(e); err != nil {
+			return err
+		}
+	}
+	return l.Conn.Forget(ctx, e, seq)
+}
+
+// fixture is an owner over the bus in memory.
+type fixture struct {
+	t     *testing.T
+	link  *link
+	shell *shell
+	owner *partition.Owner
+}
+
+func start(t *testing.T) *fixture {
+	t.Helper()
+	return serve(t, memory.New(memory.Options{Partitions: 1}), time.Now)
+}
+
+// serve makes one of the owners of a system.
+func serve(t *testing.T, sys *memory.System, now func() time.Time) *fixture {
+	t.Helper()
+	f := &fixture{t: t, link: &link{Conn: sys.Connect()}, shell: &shell{}}
+	t.Cleanup(func() { require.NoError(t, f.link.Close()) })
+	books, err := catalog.New(f.link, now, constraint.NewEvaluator())
+	require.NoError(t, err)
+	f.owner = partition.New(t.Context(), partition.Config{
+		Bus: f.link, Catalog: books, Now: now, Log: zap.NewNop(), Observer: f.shell, Shell: f.shell,
+	})
+	_, err = f.owner.TakeOver()
+	require.NoError(t, err)
+	return f
+}
+
+// send sends a command that must be accepted.
+func (f *fixture) send(verb, id string, c wire.Command) {
+	f.t.Helper()
+	body, err := wire.EncodeCommand("", c)
+	require.NoError(f.t, err)
+	var reply wire.Reply
+	f.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
+		"Drover-Subject": bus.CommandSubject("cmd", "p", resource.ListenerKind, "a", verb), bus.HeaderRequestID: id,
+	}, Body: body}, func(_ map[string]string, body []byte) {
+		reply, err = wire.DecodeReply("", body)
+		require.NoError(f.t, err)
+	})
+	f.shell.run(f.owner)
+	require.Nil(f.t, reply.Refused)
+	require.NotEmpty(f.t, reply.JobID)
+}
+
+var listeners = bus.Entity{Family: bus.Spec, Project: "p", Kind: resource.ListenerKind, Name: "a"}
+
+// remains reports whether anything is left of the specs that has no end.
+func (f *fixture) remains() bool {
+	f.t.Helper()
+	last, err := f.link.Conn.Last(f.t.Context(), []bus.Entity{listeners})
+	require.NoError(f.t, err)
+	if last[0].Seq != 0 && !last[0].Deleted {
+		return true
+	}
+	history, err := f.link.History(f.t.Context(), listeners)
+	require.NoError(f.t, err)
+	again := f.link.Conn.Forget(f.t.Context(), listeners, last[0].Seq) // nil and without effect where it was done
+	require.NoError(f.t, again)
+	after, err := f.link.Conn.Last(f.t.Context(), []bus.Entity{listeners})
+	require.NoError(f.t, err)
+	return len(history) > 1 || after[0].Seq != last[0].Seq
+}
+
+func (f *fixture) sweep() {
+	f.owner.Ask(bus.Request{Verb: "sweep"}, func(map[string]string, []byte) {})
+	f.shell.run(f.owner)
+}
+
+// TestSpecsAreForgottenAtLast (simulator, seeds 17 and 273): the specs of what was deleted go, whatever came between:
+// a forgetting that ended after their burial, a follower that is behind and shows none of them, or old ones.
+func TestSpecsAreForgottenAtLast(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(f *fixture){
+		"ends after the burial": func(f *fixture) {
+			f.link.forget = func(e bus.Entity) error {
+				if e.Family == bus.Spec {
+					return context.DeadlineExceeded
+				}
+				return nil
+			}
+		},
+		"a follower shows none": func(f *fixture) {
+			f.link.last = func(entities []bus.Entity, out []bus.Stored) {
+				for i, e := range entities {
+					if e.Family == bus.Spec {
+						out[i] = bus.Stored{Entity: e}
+					}
+				}
+			}
+		},
+		"a follower shows old ones": func(f *fixture) {
+			f.link.last = func(entities []bus.Entity, out []bus.Stored) {
+				for i, e := range entities {
+					if e.Family == bus.Spec && out[i].Seq > 0 {
+						out[i].Seq--
+					}
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := start(t)
+			for id, spec := range map[string]string{"1": `{"x":1}`, "2": `{"x":2}`} {
+				f.send("apply", id, wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: "a", Spec: []byte(spec)}})
+			}
+			trouble(f)
+			f.send("delete", "3", wire.Command{})
+			f.link.forget, f.link.last = nil, nil
+			f.sweep()
+			require.False(t, f.remains())
+		})
+	}
+}
+
+// TestAnOwnerLooksAgain (simulator, seed 71396356018800): what another owner began and did not end, after this one's
+// takeover, is ended by this one.
+func TestAnOwnerLooksAgain(t *testing.T) {
+	t.Parallel()
+	sys, now := memory.New(memory.Options{Partitions: 1}), time.Now()
+	clock := func() time.Time { return now }
+	f := serve(t, sys, clock)
+	other := serve(t, sys, clock)
+	other.send("apply", "1", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: "a", Spec: []byte(`{"x":1}`)}})
+	other.link.forget = func(bus.Entity) error { return context.DeadlineExceeded } // it dies before it has forgotten it
+	other.send("delete", "2", wire.Command{})
+	f.sweep()
+	require.True(t, f.remains(), "it does not look at every sweep")
+	now = now.Add(31 * time.Second)
+	f.sweep()
+	require.False(t, f.remains())
+}
