@@ -81,6 +81,10 @@ fuzz: ## Run each fuzz target for FUZZ_TIME (10s)
 	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/func //' | sort); \
 	test $$found = 1
 
+.PHONY: mutate
+mutate: ## Plant faults one at a time, and check that the tests find each (minutes; ONLY=name,name for some)
+	@$(GO) run .ci/mutate/main.go $(if $(ONLY),-only $(ONLY))
+
 ##@ Change
 
 .PHONY: generate

@@ -105,7 +105,7 @@ func (w *world) reasonsWanted() []string {
 		switch {
 		case p.Status == resource.Waiting && p.InFlight:
 			code = "for_worker"
-		case p.Status == resource.Waiting && driven == nil:
+		case p.Status == resource.Waiting && (driven == nil || driven.State == job.Pending):
 			code = "held_back"
 		case p.Status == resource.Sleeping && p.Retrying:
 			code = "retry_at"

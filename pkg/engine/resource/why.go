@@ -145,7 +145,7 @@ func phaseReasons(s *State) []Reason {
 			case p.InFlight:
 				r.Code, r.Until = ForWorker, p.Deadline
 				r.Text = "phase " + p.Name + " was handed out and waits for a worker's answer"
-			case s.Job() == nil:
+			case s.Job() == nil || s.Job().State == job.Pending: // the next job takes it up, or drops it
 				r.Code, r.Text = HeldBack, "phase "+p.Name+" is held back until what failed is retried"
 			case s.PhaseFailed:
 				r.Code, r.Text = ToHandOut, "phase "+p.Name+" is handed out next, or held back until a retry where failures drain"
