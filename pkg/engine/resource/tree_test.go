@@ -477,3 +477,40 @@ func (t *tree) settled() error {
 	}
 	return nil
 }
+
+// TestLateAsks: what a parent asked before it asked for something else, or about a job that is over, changes nothing.
+func TestLateAsks(t *testing.T) {
+	t.Parallel()
+	w := newTree(1)
+	parent := resource.Parent{Kind: "Execution", Name: parentName, UID: "u", RootKind: "Execution", Item: "a"}
+	ask := func(ask resource.Ask, job string, revision uint64) resource.Effects {
+		t.Helper()
+		p := parent
+		p.Revision = revision
+		before := w.states["exec/a"]
+		after, fx := resource.Step(before, resource.Input{Kind: resource.OnParent, At: began, Parent: &resource.FromParent{
+			Ask: ask, Key: resource.Key{Project: "p", Kind: "DeployItem", Name: "exec/a"}, Parent: p, JobID: job, NewUID: "x",
+			Item: children.Item{Name: "a", Kind: "DeployItem", SpecDigest: "s"},
+		}}, resource.Env{Blueprint: w.plans["DeployItem"]})
+		w.states["exec/a"] = after
+		return fx
+	}
+	fenced := func(fx resource.Effects) {
+		t.Helper()
+		if fx.Event != nil || len(fx.Notes) != 1 || fx.Notes[0].Code != resource.NoteFenced {
+			t.Errorf("it is not fenced: %+v", fx)
+		}
+	}
+	if ask(resource.Adopt, "j1", 2).Event == nil || ask(resource.Trigger, "j1", 3).Event == nil {
+		t.Fatal("nothing begins")
+	}
+	fenced(ask(resource.Stop, "j0", 9))
+	fenced(ask(resource.Halt, "j0", 9))
+	if ask(resource.Stop, "j1", 4).Event == nil || ask(resource.Mark, "j2", 9).Event == nil {
+		t.Fatal("it is not marked")
+	}
+	fenced(ask(resource.Trigger, "j3", 8))
+	if ask(resource.Trigger, "j2", 9).Event == nil {
+		t.Error("it is not deleted")
+	}
+}
