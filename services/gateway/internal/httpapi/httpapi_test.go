@@ -253,7 +253,7 @@ func TestCommandsThatAreNotSent(t *testing.T) {
 		"a long request id": {"/v1/p/k/n/start", "{}", []string{"Drover-Request-Id", strings.Repeat("a", 65)}, 400, "header.Drover-Request-Id"},
 		"no JSON type":      {"/v1/p/k/n/start", "{}", []string{"Content-Type", "text/plain"}, 415, ""},
 		"no type":           {"/v1/p/k/n/start", "{}", []string{"Content-Type", ""}, 415, ""},
-		"a large body":      {"/v1/p/k/n/start", strings.Repeat("x", 513<<10), nil, 413, ""},
+		"a large body":      {"/v1/p/k/n/start", strings.Repeat("x", 961<<10), nil, 413, ""},
 		"another origin":    {"/v1/p/k/n/start", "{}", []string{"Origin", "http://evil.example"}, 403, ""},
 		"another site":      {"/v1/p/k/n/start", "{}", []string{"Sec-Fetch-Site", "cross-site"}, 403, ""},
 		"a foreign host":    {"/v1/p/k/n/start", "{}", []string{"Host", "evil.example:8092"}, 421, ""},
