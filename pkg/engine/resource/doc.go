@@ -101,6 +101,45 @@
 // Deletion is a mark and the walk of the lifecycle's flow for it. It is over when the resource is Gone. Canceled, the mark
 // is removed; failed, it stays, and retry or delete go on.
 //
+// # Children
+//
+// A phase on children is carried out by the step itself (children.go): nothing of it is in WORK. The parent's state counts
+// them; which of them may begin is told by the owner's index (package children), which Env.Children hands in. A child is made
+// and marked deleted in one batch with its parent's event (Effects.Batch); it is given the tree's job by an ask that may come
+// again, late or never (Effects.Tell): the job id says that it was given already, the parent's revision that the ask is out of
+// date, the next look that it was lost.
+//
+// # Where seed 000 is found
+//
+//	Default workflows, and from errors when idempotent                  blueprint.Service (one row each); mayNotEach
+//	"PhaseInstances define a relation ... together with its status"     PhaseRun.State; State.Separate, settle
+//	Phase 2 while phase 1 is Ordered (design.md)                        blueprint.Before, unblock
+//	was_deployed Flag                                                   blueprint.WasDeployed, tellOfThePast; SucceededOnce
+//	"if the transaction history contains one Transaction"               SucceededOnce
+//	auto_deploy                                                         autoFlow (apply starts it); Gated, approve
+//	idempotency                                                         Flow.Idempotent, mayNot, mayNotEach
+//	isDecommissionable ("a Partial Decom is currently not supported")   mayNotEach: every phase needs its undo
+//	ServiceManagementPhase (the parent continues after the child)       children.go, DoAll
+//	Polling ("Phase Timeout has been reached")                          due, Expire; blueprint.Phase.Timeout
+//	Transactions                                                        jobs: package job
+//
+// # Where seed 001 is found
+//
+//	Execution Phases (two flows, an error's state)                      blueprint.Execution
+//	Creation ("it waits for a job ID")                                  adopt, trigger; Why: for_parent
+//	Phase "Init" (created or updated; orphaned ones cleaned up)         applyChildren; children.Family.Orphans
+//	Phase "Progressing", classes A to E                                 children.Class; sweepChildren
+//	"If there exists a deploy item in class B"                          sweepChildren: nothing more is told, the end waits for C
+//	"there is a check to detect if the algorithm is stuck"              sweepChildren: Waiting and nothing else
+//	Phase "Completing"                                                  a state of the path; its phases are the blueprint's
+//	Errors (normal: retry; fatal: Failed)                               Result.Retryable, Forgive; Flow.Failure, endJob
+//	Starting Another Reconcile Flow ("only when ... finished")          OnTargetChange wait: queue; RerunAll
+//	"a spec update alone does not trigger"                              apply
+//	"a new job ID triggers ... whether or not ... modified"             blueprint.RerunAll
+//	Deleting an Execution ("has started with the deletion of the root") command: a child's jobs start at the root; ByMark
+//	Phase "InitDelete"                                                  markChildren
+//	Phase "Deleting" (only after all its successors are gone)           deleteChildren; children.Family, marked ones
+//
 // # Where seed 003 is found
 //
 //	Phase Plugins, "If the operation succeeds" (the state is left)      advance, allDone, enter
@@ -122,7 +161,7 @@
 // # Absent on purpose
 //
 // No clock, randomness, logging, goroutine or I/O: time is Input.At, ids are the shell's (Command.JobID, NewUID). No CEL and
-// no spec: Env.When is handed in. No list of children, no phase record, no timer: NextDue says when to call. No batches: what
-// a worker is given together is the shell's. No memory of polls: that one is out is
-// Input.Polling, and losing it costs a poll.
+// no spec: Env.When and Env.Items are handed in. No list of children in a state, no phase record, no timer: NextDue says when
+// to call. What a worker is given together is the shell's. No memory of polls: that one is out is Input.Polling, and losing
+// it costs a poll.
 package resource

@@ -10,7 +10,7 @@
 //	nothing of its phase is under way anywhere          OnDue
 //	a job could go on: nothing is active, or a phase
 //	waits and is not handed out, or it is the job's
-//	turn to begin                                       OnContinue
+//	turn to begin, or a phase is at work on children    OnContinue
 //	the resource is gone                                Forget: its traces are to be removed
 //
 // # Invariants
