@@ -17,6 +17,7 @@ type brood struct {
 	told   bool           // the parent is to look, and has not yet
 	later  bool           // it is to look at the next tick
 	unsure []resource.Key // children of a batch whose outcome is not known: they are read before anything is decided on them
+	at     uint64         // sequence of the parent's last event of which is known that it made no child unknown here
 	digest string
 	phase  string
 	items  []children.Item // of that spec, for that phase
@@ -121,12 +122,15 @@ func (l *Loop) look(parent resource.Key, b *brood) {
 // brood gives a step what is known of the children, and what the spec says of them.
 func (l *Loop) brood(ln *lane, env *resource.Env) error {
 	s := &ln.state
+	if err := l.meetAll(ln, env.Blueprint); err != nil {
+		return err
+	}
 	b := l.broods[ln.key]
 	if b != nil {
+		b.told, b.later = false, false
 		if err := l.makeSure(b); err != nil {
 			return err
 		}
-		b.told, b.later = false, false
 		if b.family.Len() == 0 && s.Job() == nil {
 			l.dropBrood(ln.key)
 			return nil
@@ -156,6 +160,33 @@ func (l *Loop) brood(ln *lane, env *resource.Env) error {
 	}
 	return nil
 }
+
+// meetAll sees to it that every child is known which the log holds as of the parent's state. Children are made and marked
+// in one batch with an event of their parent, so who has read the log up to that event, or appended it, knows them all. Of
+// an event that another owner appended nobody told this one.
+func (l *Loop) meetAll(ln *lane, bp *blueprint.Blueprint) error {
+	b := l.broods[ln.key]
+	if ln.kin || b == nil && ln.state.Children == (resource.Brood{}) && !hasChildren(bp) {
+		return nil
+	}
+	if ln.kin = ln.seq <= l.covered || b != nil && b.at == ln.seq; ln.kin {
+		return nil
+	}
+	if err := l.port.Look(); err != nil {
+		return err
+	}
+	if ln.kin = ln.seq <= l.covered; !ln.kin {
+		return errors.New("the log was read from a follower that is behind")
+	}
+	return nil
+}
+
+func hasChildren(bp *blueprint.Blueprint) bool {
+	return bp != nil && slices.ContainsFunc(bp.Phases, func(p blueprint.Phase) bool { return p.Children != nil })
+}
+
+// Covered says that all resources of the partition were adopted or learned as the log held them at a sequence.
+func (l *Loop) Covered(seq uint64) { l.covered = max(l.covered, seq) }
 
 func (l *Loop) makeSure(b *brood) error {
 	for len(b.unsure) > 0 {

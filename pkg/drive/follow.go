@@ -200,7 +200,7 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		return
 	}
 	ln := l.lane(s.Key)
-	ln.state, ln.seq, ln.loaded, ln.sole = s, seq, true, l.taken.cover(seq)
+	ln.state, ln.seq, ln.loaded, ln.sole, ln.kin = s, seq, true, l.taken.cover(seq), false
 	for _, ref := range own(&s) {
 		j, _ := jobs(ref.ID)
 		ln.jobs[ref.ID] = &jobLane{record: known(j), seq: j.Seq}
@@ -213,6 +213,9 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
 	if ln := l.lanes[s.Key]; ln != nil {
 		if ln.busy || len(ln.queue) > 0 || ln.following() || ln.loaded && ln.seq >= seq {
+			if !ln.loaded || ln.seq < seq {
+				l.observe(s.Key, &s)
+			}
 			return
 		}
 		ln.loaded = false

@@ -31,6 +31,7 @@ type Loop struct {
 	ended   endedJobs
 	taken   takenIDs
 	behind  map[resource.Key]struct{} // a job's record could not be brought up to its state
+	covered uint64                    // see Covered
 	out     int                       // appends without an answer
 	stats   Stats
 }
@@ -63,6 +64,7 @@ type lane struct {
 	busy   bool // an append is out
 	// sole: every job of this resource that has a record is among Loop.taken, see takenIDs.
 	sole   bool
+	kin    bool // every child of it is known, see meetAll
 	queue  []*item
 	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
 	polls  map[string]*poll    // Sleeping phases, by name
@@ -218,6 +220,7 @@ func (l *Loop) loadAll(lanes []*lane) {
 func (l *Loop) found(ln *lane, at Loaded) {
 	l.set(ln, at.State, at.Seq)
 	l.noticed(&ln.state)
+	ln.kin = false // another owner may have written it
 	ln.sole = l.taken.cover(at.Seq)
 	for i := range at.State.Jobs {
 		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
@@ -683,6 +686,9 @@ func (l *Loop) committed(ln *lane, it *item, after resource.State, fx resource.E
 	l.stats.Events++
 	l.pop(ln)
 	l.set(ln, after, seq)
+	if b := l.broods[ln.key]; b != nil && ln.kin {
+		b.at = seq
+	}
 	l.follow(ln)
 	l.act(ln, fx)
 	finish(it, fx)

@@ -39,6 +39,7 @@ type world struct {
 	begun   map[string]int // hand-outs recorded after the completion of the same job and phase
 	events  int
 	unread  bool // Load fails
+	looks   int  // reads of the whole log
 	asked   int  // records of jobs that were loaded
 	answers bool // every answer arrives
 	trims   []resource.Key
@@ -139,15 +140,29 @@ func (w *world) start() *shell {
 	for _, k := range slices.SortedFunc(maps.Keys(w.jobs), func(a, b drive.JobKey) int { return cmpString(a.ID, b.ID) }) {
 		s.loop.AdoptJob(k, w.jobs[k])
 	}
-	for _, k := range w.keys() {
-		l := w.states[k]
-		s.loop.Adopt(l.State, l.Seq, func(id string) (drive.LoadedJob, bool) {
-			j, ok := w.jobs[drive.JobKey{Project: k.Project, ID: id}]
+	s.read(s.loop.Adopt)
+	s.loop.Begin(w.now)
+	return s
+}
+
+func (s *shell) read(each func(resource.State, uint64, func(string) (drive.LoadedJob, bool))) {
+	for _, k := range s.keys() {
+		l := s.states[k]
+		each(l.State, l.Seq, func(id string) (drive.LoadedJob, bool) {
+			j, ok := s.jobs[drive.JobKey{Project: k.Project, ID: id}]
 			return j, ok
 		})
 	}
-	s.loop.Begin(w.now)
-	return s
+	s.loop.Covered(s.seq)
+}
+
+func (s *shell) Look() error {
+	s.looks++
+	if s.unread {
+		return errors.New("it cannot be read")
+	}
+	s.read(s.loop.Learn)
+	return nil
 }
 
 func cmpString(a, b string) int {
@@ -247,7 +262,7 @@ func (s *shell) AppendBatch(rs []drive.Record, done func(uint64, error)) {
 				require.NoError(s.t, err)
 			}
 		}
-		if s.random.IntN(20) == 0 {
+		if !s.answers && s.random.IntN(20) == 0 {
 			seq, err = 0, drive.ErrLost
 		}
 		if !s.dead {

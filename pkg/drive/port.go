@@ -149,6 +149,8 @@ type Port interface {
 	AppendBatch(rs []Record, done func(seq uint64, err error))
 	// Load returns resources and jobs as the log holds them, in the order asked.
 	Load(keys []resource.Key, jobs []JobKey) ([]Loaded, []LoadedJob, error)
+	// Look learns what the log was written since it was last read (Loop.Learn, Loop.Covered).
+	Look() error
 	// Blueprint returns the blueprint of this digest (ErrNotFound). It is immutable, so the Port may cache it.
 	Blueprint(project, kind, digest string) (*blueprint.Blueprint, error)
 	// PresentBlueprint returns the one that new jobs of a kind pin; Seq 0 without an error where there is none. fresh

@@ -3,6 +3,7 @@ package drive_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -185,6 +186,32 @@ func TestAChildHasOneParent(t *testing.T) {
 	require.Equal(t, blueprint.Failed, after.State)
 	require.Contains(t, after.FlowJob().Message, "child exec/i1 of kind DeployItem belongs to Other exec")
 	require.Equal(t, 1, w.kids(), "a batch is stored as a whole, or not")
+}
+
+// TestAnOwnerMeetsTheChildrenThatAnotherMade: of two owners at once one makes the children, and the other is asked to delete
+// their parent. It knew of none.
+func TestAnOwnerMeetsTheChildrenThatAnotherMade(t *testing.T) {
+	t.Parallel()
+	for _, marks := range []bool{true, false} {
+		w := newForest(t, 11)
+		w.answers = true
+		if !marks { // then the phase that deletes is the first to look
+			w.kinds[0].Phases = slices.DeleteFunc(w.kinds[0].Phases, func(p blueprint.Phase) bool { return p.Name == "mark" })
+		}
+		w.draw(5, w.random)
+		s := w.start()
+		require.Nil(t, s.ask("apply", "1").Refused)
+		s.settle()
+		other := w.start()
+		require.Nil(t, other.ask("reconcile", "2").Refused)
+		other.converge(drive.JobKey{Project: "p", ID: "job-2"})
+		require.Equal(t, 5, w.kids())
+		require.Zero(t, w.looks, "who made them knows them")
+		require.Nil(t, s.ask("delete", "3").Refused)
+		s.converge(drive.JobKey{Project: "p", ID: "job-3"})
+		require.Zero(t, w.kids(), "nothing is left without its parent")
+		require.Equal(t, 1, w.looks)
+	}
 }
 
 // stir does one thing: an answer, or a worker's.

@@ -96,7 +96,12 @@ type Owner struct {
 // New returns an Owner that knows nothing yet; TakeOver is called next. ctx ends when the stint does.
 func New(ctx context.Context, c Config) *Owner {
 	p := &port{c: c, ctx: ctx}
-	return &Owner{c: c, ctx: ctx, port: p, loop: drive.New(p, c.Limits)}
+	o := &Owner{c: c, ctx: ctx, port: p, loop: drive.New(p, c.Limits)}
+	p.look = func() error {
+		_, err := o.read(o.loop.Learn)
+		return err
+	}
+	return o
 }
 
 // Taken is what a takeover found.
@@ -172,6 +177,7 @@ func (o *Owner) read(each adopt) (Taken, error) {
 		return taken, err
 	}
 	o.seen = seen
+	o.loop.Covered(seen[bus.Resource])
 	return taken, nil
 }
 

@@ -34,10 +34,11 @@ type outcome struct {
 
 // port is the drive.Port of one partition, over the bus.
 type port struct {
-	c   Config
-	ctx context.Context
-	out []outcome // oldest first
-	met bool      // another owner was first, somewhere
+	c    Config
+	ctx  context.Context
+	out  []outcome // oldest first
+	met  bool      // another owner was first, somewhere
+	look func() error
 }
 
 var _ drive.Port = (*port)(nil)
@@ -201,6 +202,9 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, [
 	}
 	return loaded, loadedJobs, nil
 }
+
+// Look implements drive.Port.
+func (p *port) Look() error { return p.look() }
 
 func decodeResource(s bus.Stored) (drive.Loaded, error) {
 	if s.Seq == 0 {

@@ -70,7 +70,7 @@ type Child struct {
 
 // Is reports whether the child is as the i-th item defines it.
 func (c *Child) Is(it *Item, i uint32) bool {
-	return !c.Marked && c.SpecDigest == it.SpecDigest && c.Index == i && c.OnChangeOnly == it.OnChangeOnly &&
+	return !c.Marked && c.Kind == it.Kind && c.SpecDigest == it.SpecDigest && c.Index == i && c.OnChangeOnly == it.OnChangeOnly &&
 		slices.Equal(c.DependsOn, it.DependsOn) && c.Meta == Meta(it.Labels, it.Cluster)
 }
 

@@ -111,8 +111,16 @@ func (x *step) applyChildren(p *PhaseRun, ph *blueprint.Phase, j *job.Ref) bool 
 	i := int(brood.Cursor)
 	for ; i < len(items) && len(x.fx.Batch) < BatchMax; i++ {
 		it := &items[i]
-		if c, ok := family.Get(it.Name); ok && c.Is(it, uint32(i)) {
+		c, ok := family.Get(it.Name)
+		if ok && c.Is(it, uint32(i)) {
 			continue
+		}
+		if ok && c.Kind != it.Kind && len(x.fx.Batch) > 0 {
+			break // what was found before goes first
+		}
+		if ok && c.Kind != it.Kind { // another resource: this one would be nobody's
+			x.fail(p, "item "+it.Name+" is there, of kind "+c.Kind+", and cannot become one of kind "+it.Kind+" before a job without it has deleted it")
+			return false
 		}
 		x.fx.Batch = append(x.fx.Batch, FromParent{
 			Ask: Adopt, Key: Key{x.s.Project, it.Kind, ChildName(x.s.Name, it.Name)}, Parent: x.parentOf(it, i), Item: *it, JobID: j.ID,
@@ -387,6 +395,11 @@ func (x *step) trigger(p FromParent) {
 		c.Verb = Trigger.String()
 	}
 	marked := !x.s.DeletedAt.IsZero()
+	if bp == nil && marked && x.s.FlowJob() == nil {
+		x.s.Gone = true // it never began anything
+		x.handed(x.newJob(c, job.Succeeded, x.s.State, ""))
+		return
+	}
 	if bp == nil {
 		x.handed(x.newJob(c, job.Failed, "", "")).Message = "no blueprint defines kind " + x.s.Kind
 		return
