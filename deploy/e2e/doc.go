@@ -5,6 +5,7 @@
 //	TestShare        two orchestrators and two runners share 1,000 resources, and one of each is killed
 //	TestScenario     one table of what was asked and what happened, the same on one server and on three
 //	TestBadInput     every refusal names its field and leaves nothing behind, through both doors
+//	TestUpgrade      a version and the next one share a fleet, forward and back
 //	TestPoison       what nobody can read is set aside, and holds up nothing
 //	TestPlainClient  a NATS client without our code commands, follows, reads, and works
 //

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -31,17 +32,26 @@ func run(m *testing.M) int {
 // build makes the programs as `make build` does, so that it finds in the cache what that has compiled. Each in its own
 // module, so that it works with go.work and without.
 func build(into string) error {
-	for _, p := range [][2]string{
-		{".", "github.com/nats-io/nats-server/v2"}, {".", "./cmd/witness"},
-		{"../../services/intake", "./cmd/drover-intake"}, {"../../services/orchestrator", "./cmd/drover-orchestrator"},
-		{"../../services/lifecycle", "./cmd/drover-lifecycle"}, {"../../services/notifier", "./cmd/drover-notifier"},
-		{"../../services/runner", "./cmd/drover-runner"},
-	} {
+	return compile(into, "", append(services, [2]string{".", "github.com/nats-io/nats-server/v2"}, [2]string{".", "./cmd/witness"}))
+}
+
+// buildNext makes the services of the pretended next version (pkg/drive/rules_next.go), in the folder next.
+var buildNext = sync.OnceValue(func() error { return compile(filepath.Join(bin, "next"), "drover_next", services) })
+
+// services are the modules and mains of what a house runs.
+var services = [][2]string{
+	{"../../services/intake", "./cmd/drover-intake"}, {"../../services/orchestrator", "./cmd/drover-orchestrator"},
+	{"../../services/lifecycle", "./cmd/drover-lifecycle"}, {"../../services/notifier", "./cmd/drover-notifier"},
+	{"../../services/runner", "./cmd/drover-runner"},
+}
+
+func compile(into, tags string, programs [][2]string) error {
+	for _, p := range programs {
 		name := filepath.Base(p[1])
 		if name == "v2" {
 			name = "nats-server"
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w",
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", tags,
 			"-o", filepath.Join(into, name), p[1])
 		cmd.Dir, cmd.Env = p[0], append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

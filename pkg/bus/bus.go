@@ -301,6 +301,9 @@ type Membership interface {
 	Changes() <-chan []int
 	// Members lists the live ids, sorted, this one included.
 	Members() []string
+	// Decline says which partitions this process cannot serve, in the place of what it said before: they fall to others
+	// that can, as long as there are any (ShareOf). Safe for concurrent use.
+	Decline(partitions []int)
 	// Leave tells the others at once. Idempotent.
 	Leave()
 }

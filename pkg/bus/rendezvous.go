@@ -2,6 +2,7 @@ package bus
 
 import (
 	"hash/fnv"
+	"slices"
 	"strconv"
 )
 
@@ -10,9 +11,22 @@ import (
 // moves only its own share. Members must be distinct; nil if id is not among them. It is pure: all who know the same
 // members agree, in whatever order they list them.
 func Share(n int, id string, members []string) []int {
+	return ShareOf(n, id, members, nil)
+}
+
+// ShareOf is Share where members decline partitions that they cannot serve (Membership.Decline): those fall to the
+// others. One that all of them decline is shared among all, so that somebody tries it again.
+func ShareOf(n int, id string, members []string, declined map[string][]int) []int {
 	var mine []int
 	for partition := range n {
-		if owner(partition, members) == id && len(members) > 0 {
+		able := members
+		if len(declined) > 0 {
+			able = slices.DeleteFunc(slices.Clone(members), func(m string) bool { return slices.Contains(declined[m], partition) })
+		}
+		if len(able) == 0 {
+			able = members
+		}
+		if len(able) > 0 && owner(partition, able) == id {
 			mine = append(mine, partition)
 		}
 	}

@@ -45,6 +45,35 @@ func TestShareMovesOnlyWhatItMust(t *testing.T) {
 	})
 }
 
+// TestShareOf: whoever declines what, each partition has one owner, which declines it only if all do, and only what is
+// declined by its owner moves.
+func TestShareOf(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 64).Draw(t, "partitions")
+		members := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9]{1,6}`), 1, 6, rapid.ID[string]).Draw(t, "members")
+		declined := map[string][]int{}
+		for _, m := range members {
+			declined[m] = rapid.SliceOfDistinct(rapid.IntRange(0, n-1), rapid.ID[int]).Draw(t, m)
+		}
+		before, by := owners(t, n, members), make([]string, n)
+		for _, m := range members {
+			for _, p := range bus.ShareOf(n, m, members, declined) {
+				require.Empty(t, by[p], "partition %d has two owners", p)
+				by[p] = m
+			}
+		}
+		for p := range n {
+			able := slices.ContainsFunc(members, func(m string) bool { return !slices.Contains(declined[m], p) })
+			require.NotEmpty(t, by[p], "partition %d has no owner", p)
+			require.NotEqual(t, able, slices.Contains(declined[by[p]], p), "partition %d of %s", p, by[p])
+			if !able || !slices.Contains(declined[before[p]], p) {
+				require.Equal(t, before[p], by[p], "partition %d moved without need", p)
+			}
+		}
+	})
+}
+
 func TestSharesAreEven(t *testing.T) {
 	t.Parallel()
 	for members := 2; members <= 8; members++ {

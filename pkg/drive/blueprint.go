@@ -82,7 +82,7 @@ func (l *Loop) recordBlueprintJob(ln *lane, it *item, expect uint64, at time.Tim
 		ID: c.JobID, RequestID: c.RequestID, Digest: c.Digest, Verb: c.Verb, State: job.Succeeded,
 		AcceptedAt: at, StartedAt: at, EndedAt: at, RequestedBy: c.RequestedBy,
 	}
-	root := job.Root{Project: c.Key.Project, Kind: c.Key.Kind, Name: c.Key.Name, Revision: 1, MinReader: resource.ReaderVersion}
+	root := job.Root{Project: c.Key.Project, Kind: c.Key.Kind, Name: c.Key.Name, Revision: 1, MinReader: resource.ReaderFirst}
 	record, _ := job.Derive(root, ref, nil)
 	l.send(Record{Expect: expect, Job: &JobRecord{Record: record, At: at}}, func(seq uint64, err error) {
 		ln.busy = false

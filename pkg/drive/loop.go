@@ -499,7 +499,7 @@ func (l *Loop) answered(ln *lane, in *resource.Input) {
 // env gathers what the step may consult. A command sees the kind's present blueprint, which its job will pin; all else
 // the one that the job pinned.
 func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
-	var env resource.Env
+	env := rules
 	s := &ln.state
 	switch {
 	case in.Kind == resource.OnCommand:

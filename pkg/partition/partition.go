@@ -11,7 +11,6 @@ package partition
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -31,10 +30,6 @@ const (
 	lookFirst  = 30 * time.Second // after a takeover, and after another owner was met
 	lookMost   = 30 * time.Minute // between two looks: less than the time for which a tombstone is there
 )
-
-// ErrNewer says that a state was written by a newer Drover: this process leaves the partition alone (design.md section
-// 3, "Upgrades").
-var ErrNewer = errors.New("the partition holds states of a newer version")
 
 // Bus is the part of the bus that an Owner needs.
 type Bus interface {
@@ -111,7 +106,7 @@ type Taken struct{ Resources, Jobs int }
 func (o *Owner) TakeOver() (Taken, error) {
 	taken, err := o.read(o.loop.Adopt)
 	if err != nil {
-		return taken, err
+		return taken, o.port.meet(err)
 	}
 	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Blueprint, func(m bus.Stored) error {
 		present, err := o.c.Catalog.Present(o.ctx, m.Entity.Project, m.Entity.Kind, true)
@@ -124,7 +119,7 @@ func (o *Owner) TakeOver() (Taken, error) {
 		return nil
 	})
 	if err != nil {
-		return taken, err
+		return taken, o.port.meet(err)
 	}
 	now := o.c.Now()
 	o.lookAfter = lookFirst
@@ -143,9 +138,6 @@ func (o *Owner) read(each adopt) (Taken, error) {
 		j, err := decodeJob(m)
 		if err != nil {
 			return fmt.Errorf("job %s: %w", m.Entity.Name, err)
-		}
-		if j.Record.MinReader > resource.ReaderVersion {
-			return ErrNewer
 		}
 		jobs[j.Record.ID] = j
 		if m.Seq > o.seen[bus.Job] {
@@ -166,9 +158,6 @@ func (o *Owner) read(each adopt) (Taken, error) {
 		r, err := decodeResource(m)
 		if err != nil {
 			return fmt.Errorf("resource %s/%s/%s: %w", m.Entity.Project, m.Entity.Kind, m.Entity.Name, err)
-		}
-		if r.State.MinReader > resource.ReaderVersion {
-			return ErrNewer
 		}
 		each(r.State, r.Seq, func(id string) (drive.LoadedJob, bool) { j, ok := jobs[id]; return j, ok })
 		return nil
@@ -193,6 +182,7 @@ func (o *Owner) look() {
 		return
 	}
 	if _, err := o.read(o.loop.Learn); err != nil {
+		_ = o.port.meet(err) // a newer state is told by Newer
 		o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
 		return
 	}

@@ -39,6 +39,8 @@ type port struct {
 	out  []outcome // oldest first
 	met  bool      // another owner was first, somewhere
 	look func() error
+	// newer is what this version must not decide on, once it was met (Owner.Newer).
+	newer error
 }
 
 var _ drive.Port = (*port)(nil)
@@ -191,13 +193,13 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, [
 	for i := range keys {
 		var err error
 		if loaded[i], err = decodeResource(stored[i]); err != nil {
-			return nil, nil, err
+			return nil, nil, p.meet(err)
 		}
 	}
 	for i := range jobs {
 		var err error
 		if loadedJobs[i], err = decodeJob(stored[len(keys)+i]); err != nil {
-			return nil, nil, err
+			return nil, nil, p.meet(err)
 		}
 	}
 	return loaded, loadedJobs, nil
@@ -211,6 +213,9 @@ func decodeResource(s bus.Stored) (drive.Loaded, error) {
 		return drive.Loaded{}, nil
 	}
 	e, err := wire.DecodeResource(s.Body)
+	if newer := beyond(s, e.State.MinReader); newer != nil {
+		return drive.Loaded{}, newer
+	}
 	if err != nil {
 		return drive.Loaded{}, err
 	}
@@ -225,6 +230,9 @@ func decodeJob(s bus.Stored) (drive.LoadedJob, error) {
 		return drive.LoadedJob{}, nil
 	}
 	e, err := wire.DecodeJob(s.Body)
+	if newer := beyond(s, e.Record.MinReader); newer != nil {
+		return drive.LoadedJob{}, newer
+	}
 	if err != nil {
 		return drive.LoadedJob{}, err
 	}
@@ -236,12 +244,14 @@ func decodeJob(s bus.Stored) (drive.LoadedJob, error) {
 
 // Blueprint implements drive.Port.
 func (p *port) Blueprint(project, kind, digest string) (*blueprint.Blueprint, error) {
-	return p.c.Catalog.Blueprint(p.ctx, project, kind, digest)
+	bp, err := p.c.Catalog.Blueprint(p.ctx, project, kind, digest)
+	return bp, p.meet(err)
 }
 
 // PresentBlueprint implements drive.Port.
 func (p *port) PresentBlueprint(project, kind string, fresh bool) (drive.LoadedBlueprint, error) {
-	return p.c.Catalog.Present(p.ctx, project, kind, fresh)
+	present, err := p.c.Catalog.Present(p.ctx, project, kind, fresh)
+	return present, p.meet(err)
 }
 
 // Spec implements drive.Port.

@@ -261,7 +261,7 @@ func EncodeBlueprint(e BlueprintEvent) ([]byte, error) {
 	return marshal(&eventv1.Event{
 		Family: familyBlueprint, Project: e.Project, Kind: e.Kind, Time: stamp(e.At), Revision: e.Generation,
 		State: &eventv1.Event_Blueprint{Blueprint: &statev1.Blueprint{
-			Digest: e.Digest, Json: e.JSON, Generation: e.Generation, MinReader: resource.ReaderVersion, Gone: e.Gone,
+			Digest: e.Digest, Json: e.JSON, Generation: e.Generation, MinReader: resource.ReaderFirst, Gone: e.Gone,
 		}},
 	})
 }

@@ -19,6 +19,8 @@ package orchestrator
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,10 +59,15 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
+	abilities := &abilities{declined: map[int]bool{}, tell: func(declined []int) {
+		member.Decline(declined)
+		metrics.Declined.Set(float64(len(declined)))
+	}}
 	owners := &owners{
 		serve: func(ctx context.Context, n int) {
 			partition.Serve(ctx, partition.Config{
 				Bus: b, Catalog: books, Clock: clock, Metrics: metrics, Log: h.Log(), Number: n,
+				Able: abilities.set,
 			})
 		},
 		log: h.Log(), running: map[int]*owned{},
@@ -85,6 +92,26 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return nil
 	})
 	return h.Wait(ctx)
+}
+
+// abilities are the partitions that this version cannot serve: the others are told, and take them. Safe for concurrent
+// use.
+type abilities struct {
+	mu       sync.Mutex
+	declined map[int]bool
+	tell     func(declined []int)
+}
+
+func (a *abilities) set(partition int, able bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.declined[partition] == !able {
+		return
+	}
+	if a.declined[partition] = true; able {
+		delete(a.declined, partition)
+	}
+	a.tell(slices.Sorted(maps.Keys(a.declined)))
 }
 
 // owners runs one goroutine for each partition that falls to this process.

@@ -110,6 +110,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		{"Notify", s.notify},
 		{"Ticks", s.ticks},
 		{"Members", s.members},
+		{"Declines", s.declines},
 		{"SilentDeath", s.silentDeath},
 		{"Output", s.output},
 		{"FullStream", s.fullStream},

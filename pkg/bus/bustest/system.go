@@ -88,6 +88,46 @@ func (s *suite) members(t *testing.T) {
 	require.Error(t, err)
 }
 
+func (s *suite) declines(t *testing.T) {
+	ctx := within(t)
+	a, err := s.b.Join(ctx, "orchestrator", "a")
+	require.NoError(t, err)
+	defer a.Leave()
+	b, err := s.Connect(t).Join(ctx, "orchestrator", "b")
+	require.NoError(t, err)
+	shares(t, a, b)
+	settled := func(m bus.Membership, want []int, what string) {
+		t.Helper()
+		var got []int
+		eventually(t, func() bool {
+			select {
+			case got = <-m.Changes():
+			default:
+			}
+			return slices.Equal(want, got)
+		}, what)
+	}
+	all := []int{0, 1, 2, 3}
+	a.Decline(all)
+	settled(b, all, "what one declines falls to the other")
+	settled(a, []int{}, "who declines serves nothing")
+	c, err := s.Connect(t).Join(ctx, "orchestrator", "late")
+	require.NoError(t, err)
+	require.Equal(t, bus.Share(Partitions, "late", []string{"b", "late"}), receive(t, c.Changes(), "a newcomer's first share"))
+	c.Leave()
+	settled(b, all, "it has gone")
+	b.Decline([]int{1})
+	both := []string{"a", "b"}
+	shared := map[string][]int{"a": all, "b": {1}}
+	require.ElementsMatch(t, all, append(bus.ShareOf(Partitions, "a", both, shared), bus.ShareOf(Partitions, "b", both, shared)...))
+	if only := bus.ShareOf(Partitions, "a", both, shared); len(only) > 0 {
+		settled(a, only, "what all decline is shared among all")
+	}
+	a.Decline(nil)
+	b.Decline(nil)
+	settled(a, bus.Share(Partitions, "a", both), "nobody declines any more")
+}
+
 func (s *suite) silentDeath(t *testing.T) {
 	if s.Kill == nil {
 		t.Skip("cannot kill a connection")

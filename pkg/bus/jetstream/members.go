@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +26,8 @@ const (
 	memberAlone = 300 * time.Millisecond
 )
 
-// What a heartbeat says.
+// What a heartbeat says: one of these words, and behind a space the partitions that the member declines, with commas
+// between them.
 const (
 	wordHere  = "here"
 	wordJoin  = "join"
@@ -43,8 +45,10 @@ type membership struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
 
-	mu     sync.Mutex
-	living map[string]time.Time // when last heard of; without this one
+	mu       sync.Mutex
+	living   map[string]time.Time // when last heard of; without this one
+	declined map[string][]int     // by member, this one included
+	told     chan struct{}        // this one declines something else
 }
 
 // Join implements bus.Members.
@@ -55,6 +59,7 @@ func (b *Bus) Join(_ context.Context, service, id string) (bus.Membership, error
 	m := &membership{
 		b: b, prefix: "drover.member." + bus.Token(service) + ".", id: id, in: make(chan *nats.Msg, 1024),
 		changes: make(chan []int, 1), ended: make(chan struct{}), living: map[string]time.Time{},
+		declined: map[string][]int{}, told: make(chan struct{}, 1),
 	}
 	var err error
 	if m.sub, err = b.nc.ChanSubscribe(m.prefix+"*", m.in); err != nil {
@@ -72,7 +77,36 @@ func (b *Bus) Join(_ context.Context, service, id string) (bus.Membership, error
 }
 
 func (m *membership) say(word string) {
-	_ = m.b.nc.Publish(m.prefix+bus.Token(m.id), []byte(word)) // the next beat says it again
+	m.mu.Lock()
+	text := []byte(word)
+	for i, partition := range m.declined[m.id] {
+		text = append(text, " ,"[min(i, 1)])
+		text = strconv.AppendInt(text, int64(partition), 10)
+	}
+	m.mu.Unlock()
+	_ = m.b.nc.Publish(m.prefix+bus.Token(m.id), text) // the next beat says it again
+}
+
+// heard reads a heartbeat. What it does not understand, of another version, it leaves out.
+func heard(text string) (word string, declined []int) {
+	word, list, _ := strings.Cut(text, " ")
+	for _, field := range strings.Split(list, ",") {
+		if partition, err := strconv.Atoi(field); err == nil {
+			declined = append(declined, partition)
+		}
+	}
+	return word, declined
+}
+
+// Decline implements bus.Membership.
+func (m *membership) Decline(partitions []int) {
+	m.mu.Lock()
+	m.declined[m.id] = slices.Clone(partitions)
+	m.mu.Unlock()
+	select {
+	case m.told <- struct{}{}:
+	default: // it is about to be told
+	}
 }
 
 // Changes implements bus.Membership.
@@ -120,6 +154,8 @@ func (m *membership) run(ctx context.Context) {
 		case <-beat.C:
 			m.say(wordHere)
 			m.bury(time.Now())
+		case <-m.told:
+			m.say(wordHere)
 		case <-settle:
 			if left := memberSettle - time.Since(began); left > 0 && len(m.Members()) > 1 {
 				settle = time.After(left) // there are others: there may be more
@@ -130,7 +166,9 @@ func (m *membership) run(ctx context.Context) {
 		if !settled {
 			continue
 		}
-		now := bus.Share(m.b.Partitions(), m.id, m.Members())
+		m.mu.Lock()
+		now := bus.ShareOf(m.b.Partitions(), m.id, slices.Sorted(maps.Keys(m.all())), m.declined)
+		m.mu.Unlock()
 		if share == nil || !slices.Equal(now, share) {
 			if share = now; share == nil {
 				share = []int{}
@@ -154,13 +192,15 @@ func (m *membership) hear(msg *nats.Msg) {
 	if err != nil || id == m.id {
 		return
 	}
-	word := string(msg.Data)
+	word, declined := heard(string(msg.Data))
 	m.mu.Lock()
 	_, known := m.living[id]
 	if word == wordLeave {
 		delete(m.living, id)
+		delete(m.declined, id)
 	} else {
 		m.living[id] = time.Now()
+		m.declined[id] = declined
 	}
 	m.mu.Unlock()
 	if word == wordJoin || word == wordHere && !known {
@@ -179,5 +219,11 @@ func (m *membership) bury(now time.Time) {
 		}
 		return
 	}
-	maps.DeleteFunc(m.living, func(_ string, heard time.Time) bool { return now.Sub(heard) > memberDead })
+	maps.DeleteFunc(m.living, func(id string, heard time.Time) bool {
+		dead := now.Sub(heard) > memberDead
+		if dead {
+			delete(m.declined, id)
+		}
+		return dead
+	})
 }

@@ -17,6 +17,7 @@ type membership struct {
 	c           *Conn
 	service, id string
 	share       []int
+	declined    []int
 	changes     chan []int
 }
 
@@ -50,6 +51,17 @@ func (m *membership) Members() []string {
 	return s.ids(m.service)
 }
 
+// Decline implements bus.Membership.
+func (m *membership) Decline(partitions []int) {
+	s := m.c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.declined = slices.Clone(partitions)
+	if slices.Contains(s.members[m.service], m) {
+		s.shareOut(m.service)
+	}
+}
+
 // Leave implements bus.Membership.
 func (m *membership) Leave() {
 	s := m.c.s
@@ -71,9 +83,12 @@ func (s *System) ids(service string) []string {
 
 // shareOut tells each member its share, if it changed. The lock must be held.
 func (s *System) shareOut(service string) {
-	ids := s.ids(service)
+	ids, declined := s.ids(service), map[string][]int{}
 	for _, m := range s.members[service] {
-		share := bus.Share(s.options.Partitions, m.id, ids)
+		declined[m.id] = m.declined
+	}
+	for _, m := range s.members[service] {
+		share := bus.ShareOf(s.options.Partitions, m.id, ids, declined)
 		if m.share != nil && slices.Equal(share, m.share) {
 			continue
 		}

@@ -165,4 +165,9 @@ type Env struct {
 	// Items are the children that the spec defines, for a phase on children. It must be a function of the phase and the
 	// spec alone.
 	Items func(ph *blueprint.Phase) ([]children.Item, error)
+	// Reader is the version of the rules that decide, where it is newer than ReaderVersion, and Needs the oldest that can
+	// decide on a state as it is; nil: ReaderFirst. Both are for the tests of upgrades, which build a pretended next
+	// version (drive.Reader).
+	Reader uint32
+	Needs  func(s *State) uint32
 }

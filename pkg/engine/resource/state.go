@@ -12,7 +12,11 @@ import (
 
 // ReaderVersion is the version of the rules in this package. A state whose MinReader is higher was written by a newer
 // Drover: this one must leave its partition alone.
-const ReaderVersion uint32 = 1
+const ReaderVersion uint32 = ReaderFirst
+
+// ReaderFirst is the version of the rules that can decide on whatever uses nothing that came later. Most states say so,
+// whichever version wrote them: that is what lets two versions share a fleet, and the newer one be taken back.
+const ReaderFirst uint32 = 1
 
 // Limits of one resource.
 const (

@@ -18,7 +18,7 @@ func Step(s State, in Input, env Env) (State, Effects) {
 		x.at = s.UpdatedAt // time never runs backwards
 	}
 	switch {
-	case s.MinReader > ReaderVersion:
+	case s.MinReader > max(env.Reader, ReaderVersion):
 		x.note(NoteNewerVersion, "min_reader="+strconv.FormatUint(uint64(s.MinReader), 10))
 		if in.Kind == OnCommand {
 			x.refuse(Overloaded, "this resource was written by a newer version of Drover; a replica of that version will take the command", nil)
@@ -85,8 +85,9 @@ func (x *step) finish() (State, Effects) {
 	x.s.PhaseFailed = x.anyPhase(func(p *PhaseRun) bool { return p.Status == Failed && (x.s.Separate || p.State == x.s.State) })
 	x.s.UpdatedAt = x.at
 	x.s.Revision++
-	if x.s.MinReader == 0 {
-		x.s.MinReader = ReaderVersion
+	x.s.MinReader = ReaderFirst
+	if x.env.Needs != nil {
+		x.s.MinReader = x.env.Needs(&x.s)
 	}
 	x.trimJobs()
 	if x.fx.Event == nil {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/host"
 )
 
@@ -25,7 +25,7 @@ func newVersion(a *App) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{
-				Version: host.Version(), ReaderVersion: resource.ReaderVersion, Go: runtime.Version(),
+				Version: host.Version(), ReaderVersion: drive.Reader, Go: runtime.Version(),
 				Platform: runtime.GOOS + "/" + runtime.GOARCH,
 			}
 			return a.printItems([]item{{name: v.Version, json: jsonOf(v)}}, true, func() error {

@@ -14,6 +14,7 @@ import (
 // Metrics are the service's own. Partitions are labels, so a system of 64 has 64 series each.
 type Metrics struct {
 	Owned     prometheus.Gauge
+	Declined  prometheus.Gauge
 	events    *prometheus.CounterVec // by family
 	lost      prometheus.Counter
 	refused   *prometheus.CounterVec // by code
@@ -41,7 +42,11 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help}, []string{"partition"})
 	}
 	m := &Metrics{
-		Owned:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "partitions_owned", Help: "Partitions that this process serves."}),
+		Owned: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "partitions_owned", Help: "Partitions that this process serves."}),
+		Declined: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: ns, Subsystem: sub, Name: "partitions_newer",
+			Help: "Partitions that this process leaves to a newer version of Drover, whose states it must not decide on.",
+		}),
 		events:    counters("events_total", "Events appended.", "family"),
 		lost:      counter("appends_lost_total", "Appends that another writer came before, or that were not answered."),
 		refused:   counters("commands_refused_total", "Commands refused by the engine.", "code"),
@@ -59,7 +64,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.Owned, m.events, m.lost, m.refused, m.set, m.notes, m.lag, m.lagAge, m.live, m.memory, m.appends, m.takeovers, m.takeover,
+		m.Owned, m.Declined, m.events, m.lost, m.refused, m.set, m.notes, m.lag, m.lagAge, m.live, m.memory, m.appends, m.takeovers, m.takeover,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ package partition
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/catalog"
+	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/pkg/partition"
 )
@@ -21,6 +23,7 @@ const (
 	asksMax       = 1024             // requests that wait for the partition; past it: overloaded
 	callsMax      = 1024             // answers of background work that wait for the partition
 	takeoverAgain = 2 * time.Second  // pause after a takeover that failed
+	newerAgain    = 30 * time.Second // pause before a partition is tried again that needed a newer version, and that nobody took
 	lagEvery      = 15 * time.Second // between two looks at the backlog
 	lagTimeout    = 5 * time.Second
 	idleTimer     = time.Hour
@@ -34,6 +37,8 @@ type Config struct {
 	Metrics *Metrics
 	Log     *zap.Logger
 	Number  int
+	// Able says whether this version can serve the partition, as of a takeover that worked, or of what was met since.
+	Able func(partition int, able bool)
 }
 
 // Serve serves the partition until ctx ends. A takeover that fails is tried again.
@@ -45,11 +50,19 @@ func Serve(ctx context.Context, c Config) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.Log.Warn("the partition is not served; it is taken over again", zap.Error(err), zap.Duration("after", takeoverAgain))
+		again := takeoverAgain
+		if errors.Is(err, partition.ErrNewer) {
+			again = newerAgain
+			c.Able(c.Number, false)
+			c.Log.Warn("the partition is left to a newer version of Drover; until a replica of that version takes it, it is not served",
+				zap.Error(err), zap.Uint32("reader_version", drive.Reader))
+		} else {
+			c.Log.Warn("the partition is not served; it is taken over again", zap.Error(err), zap.Duration("after", again))
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(takeoverAgain):
+		case <-time.After(again):
 		}
 	}
 }
@@ -107,6 +120,7 @@ func serve(parent context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("takeover: %w", err)
 	}
+	c.Able(c.Number, true)
 	s.Metrics.takeovers.Inc()
 	s.Metrics.takeover.Observe(time.Since(began).Seconds())
 	s.Log.Debug("partition taken over", zap.Int("resources", taken.Resources), zap.Int("jobs", taken.Jobs), zap.Duration("took", time.Since(began)))
@@ -136,6 +150,9 @@ func serve(parent context.Context, c Config) error {
 func (s *server) run(inbox bus.Inbox) error {
 	for {
 		s.owner.Answered()
+		if err := s.owner.Newer(); err != nil {
+			return err
+		}
 		var results <-chan bus.Delivery
 		if s.owner.Ready() {
 			results = inbox.C()
