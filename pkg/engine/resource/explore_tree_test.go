@@ -19,7 +19,7 @@ import (
 // world ends the job and then deletes all. DROVER_EXPLORE=long visits many more.
 func TestExploreTree(t *testing.T) {
 	t.Parallel()
-	statesMax := 1500
+	statesMax := 900
 	switch {
 	case os.Getenv("DROVER_EXPLORE") == "long":
 		statesMax = 20_000

@@ -362,7 +362,7 @@ func (t *tree) live() map[string]children.Child {
 // deletion, in random order, and holds every step to seed 001.
 func TestTrees(t *testing.T) {
 	t.Parallel()
-	seeds := 400
+	seeds := 250
 	if testing.Short() {
 		seeds = 50
 	}

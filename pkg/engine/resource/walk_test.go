@@ -17,7 +17,7 @@ import (
 // After every step the world checks it (world.step), and in the end a fair world must bring the job to its end.
 func TestWalks(t *testing.T) {
 	t.Parallel()
-	walks, steps := 1200, 60
+	walks, steps := 700, 60
 	if testing.Short() {
 		walks = 100
 	}
