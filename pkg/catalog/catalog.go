@@ -22,7 +22,8 @@ import (
 
 const (
 	blueprintsMax = 1024            // blueprints in memory
-	specsMax      = 1024            // specs in memory, of at most resource.SpecBytesMax each
+	specsMax      = 1024            // specs in memory
+	specBytesMax  = 64 << 10        // of each of them: a larger one is read each time, so that all take 64 MiB at most
 	readTimeout   = 3 * time.Second // of one read
 )
 
@@ -179,7 +180,9 @@ func (c *Catalog) Spec(ctx context.Context, key resource.Key, digest string, par
 	if err != nil {
 		return nil, err
 	}
-	c.specs.Add(id, []byte(event.JSON))
+	if len(event.JSON) <= specBytesMax {
+		c.specs.Add(id, []byte(event.JSON))
+	}
 	return []byte(event.JSON), nil
 }
 
