@@ -188,13 +188,13 @@ func (u *upgrade) start(n int, partitions []int) {
 		places <- struct{}{}
 		clients.Go(func() {
 			defer func() { <-places }()
-			for _, one := range []command{
-				{Kind: "box", Name: name, Verb: "apply", ID: "apply", Body: apply("box", name, object{}, labels)},
-				{Kind: "box", Name: name, Verb: "start", ID: "start"},
-			} {
-				if _, err := u.d.publish(u.ctx, one); err != nil {
-					u.t.Errorf("%s %s: %v", one.Verb, name, err)
-				}
+			// It is applied before it is started: an intake that dies may have let what it held come after what followed.
+			a, err := u.d.request(u.ctx, command{Kind: "box", Name: name, Verb: "apply", ID: "apply", Body: apply("box", name, object{}, labels)})
+			if err != nil || a.JobID == "" {
+				u.t.Errorf("apply %s: %v %+v", name, err, a)
+			}
+			if _, err := u.d.publish(u.ctx, command{Kind: "box", Name: name, Verb: "start", ID: "start"}); err != nil {
+				u.t.Errorf("start %s: %v", name, err)
 			}
 		})
 	}
@@ -211,7 +211,7 @@ func (u *upgrade) reach(n int) {
 func (u *upgrade) ended() {
 	u.t.Helper()
 	done := 0
-	require.True(u.t, u.c.wait(u.ctx, func() bool {
+	if u.c.wait(u.ctx, func() bool {
 		done = 0
 		for _, r := range u.c.jobs {
 			if r.Verb == "start" && r.State == job.Succeeded {
@@ -219,7 +219,21 @@ func (u *upgrade) ended() {
 			}
 		}
 		return done == len(u.names)
-	}), "of %d jobs %d have succeeded", len(u.names), done)
+	}) {
+		return
+	}
+	for _, name := range u.names {
+		s, j := u.c.state("box", name), u.jobOf(name, "start")
+		if j == nil || j.State != job.Succeeded {
+			u.t.Logf("%s: job %+v, state %+v", name, j, s)
+		}
+	}
+	u.c.mu.Lock()
+	defer u.c.mu.Unlock()
+	for subject, body := range u.c.refusals {
+		u.t.Logf("%s: %q", subject, body)
+	}
+	u.t.Fatalf("of %d jobs %d have succeeded", len(u.names), done)
 }
 
 // newer are the partitions that hold states which need the next version.

@@ -124,6 +124,11 @@ type Log interface {
 	// Scan calls each with the last event of every entity of a partition and family, in the order of the log, up to
 	// the end as it was when Scan began. It stops at each's first error and returns it.
 	Scan(ctx context.Context, partition int, family Family, each func(Stored) error) error
+	// ScanKind is Scan of the resources of one kind.
+	ScanKind(ctx context.Context, partition int, project, kind string, each func(Stored) error) error
+	// Drop removes the events that brought a version, up to a sequence: one that brings it again later stays. It may be
+	// repeated.
+	Drop(ctx context.Context, e Entity, version string, upTo uint64) error
 	// Forget removes every trace of an entity whose last event is a deletion (Append by Bury). It may be repeated; it
 	// returns ErrLost if the entity lives again.
 	Forget(ctx context.Context, e Entity, seq uint64) error

@@ -28,7 +28,7 @@ const (
 )
 
 // PresentFor is how long a present blueprint is taken from memory. So long is the acceptance of a blueprint held back
-// after its event is in the log: then no process takes an earlier one from memory any more.
+// after its event is in the log: then no process takes an earlier one from memory any more. See also drive.RetireWait.
 const PresentFor = 100 * time.Millisecond
 
 // Catalog is shared by the partitions of one process. Safe for concurrent use.
@@ -128,29 +128,14 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	asked := c.now()
+	asked := c.now() // it is as old as the question, not as the answer
 	last, err := c.bus.Last(ctx, []bus.Entity{e})
 	if err != nil {
 		return drive.LoadedBlueprint{}, fmt.Errorf("blueprint of kind %s: %w", kind, err)
 	}
-	var loaded drive.LoadedBlueprint
-	if stored := last[0]; stored.Seq != 0 {
-		loaded.Seq = stored.Seq
-		event, err := wire.DecodeBlueprint(stored.Body)
-		if err != nil {
-			return drive.LoadedBlueprint{}, err
-		}
-		loaded.Generation = event.Generation
-		if !event.Gone {
-			id := project + "\x00" + kind + "\x00" + event.Digest
-			bp, ok := c.blueprints.Get(id)
-			if !ok {
-				if bp, err = c.decode(id, stored); err != nil {
-					return drive.LoadedBlueprint{}, err
-				}
-			}
-			loaded.Blueprint = bp
-		}
+	loaded, err := c.Load(last[0])
+	if err != nil {
+		return loaded, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,6 +145,38 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		c.present[e] = presentEntry{loaded, asked}
 	}
 	return loaded, nil
+}
+
+// Load is the blueprint that an event of the log says is present.
+func (c *Catalog) Load(stored bus.Stored) (loaded drive.LoadedBlueprint, err error) {
+	if stored.Seq == 0 {
+		return loaded, nil
+	}
+	event, err := wire.DecodeBlueprint(stored.Body)
+	if err != nil {
+		return loaded, err
+	}
+	loaded = drive.LoadedBlueprint{
+		Generation: event.Generation, Deletion: event.Deletion, Gone: event.Gone || stored.Deleted, Seq: stored.Seq,
+	}
+	if !loaded.Gone {
+		loaded.JSON = event.JSON
+		loaded.Blueprint, err = c.Decode(stored)
+	}
+	return loaded, err
+}
+
+// Decode is the blueprint that an event holds, a last one too.
+func (c *Catalog) Decode(stored bus.Stored) (*blueprint.Blueprint, error) {
+	event, err := wire.DecodeBlueprint(stored.Body)
+	if err != nil {
+		return nil, err
+	}
+	id := event.Project + "\x00" + event.Kind + "\x00" + event.Digest
+	if bp, ok := c.blueprints.Get(id); ok {
+		return bp, nil
+	}
+	return c.decode(id, stored)
 }
 
 // Spec returns the JSON of a spec. The log holds it before any state names it, but a follower may be behind.

@@ -301,6 +301,11 @@ func (l *Loop) batch(ln *lane, it *item, after resource.State, fx resource.Effec
 			l.putOff(ln, it)
 			return
 		}
+		if env.Retired && p.Ask == resource.Adopt && !kid.state.Exists() {
+			l.restAll(lanes)
+			l.conflict(ln, it, "the blueprint of kind "+kid.key.Kind+", of child "+kid.key.Name+", is being deleted")
+			return
+		}
 		l.stats.Steps++
 		if state, kidFx := resource.Step(kid.state, in, env); kidFx.Event != nil {
 			steps = append(steps, batched{kid, state, kidFx})

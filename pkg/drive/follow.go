@@ -254,6 +254,7 @@ func (l *Loop) Begin(now time.Time) {
 	for _, key := range sortedKeys(l.gone) {
 		l.forget(key)
 	}
+	l.tendDeletions()
 	l.Tick(now)
 }
 

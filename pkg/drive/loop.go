@@ -16,24 +16,25 @@ import (
 
 // Loop drives the resources of one partition. It belongs to one goroutine.
 type Loop struct {
-	port    Port
-	limits  Limits
-	now     time.Time // latest time that came in
-	lanes   map[resource.Key]*lane
-	idle    *list.List // lanes with nothing to do, oldest first
-	live    map[resource.Key]struct{}
-	due     dueTimes
-	gone    map[resource.Key]uint64 // buried, not yet forgotten: sequence
-	bury    burials
-	broods  map[resource.Key]*brood // children, by their parent
-	parents map[byName][]resource.Key
-	again   []resource.Key // to be continued at the next tick
-	ended   endedJobs
-	taken   takenIDs
-	behind  map[resource.Key]struct{} // a job's record could not be brought up to its state
-	covered uint64                    // see Covered
-	out     int                       // appends without an answer
-	stats   Stats
+	port      Port
+	limits    Limits
+	now       time.Time // latest time that came in
+	lanes     map[resource.Key]*lane
+	idle      *list.List // lanes with nothing to do, oldest first
+	live      map[resource.Key]struct{}
+	due       dueTimes
+	gone      map[resource.Key]uint64 // buried, not yet forgotten: sequence
+	bury      burials
+	broods    map[resource.Key]*brood // children, by their parent
+	parents   map[byName][]resource.Key
+	again     []resource.Key // to be continued at the next tick
+	ended     endedJobs
+	taken     takenIDs
+	deletions map[resource.Key]*deletion // of blueprints
+	behind    map[resource.Key]struct{}  // a job's record could not be brought up to its state
+	covered   uint64                     // see Covered
+	out       int                        // appends without an answer
+	stats     Stats
 }
 
 // Stats counts what a Loop did since it was made.
@@ -50,8 +51,8 @@ func New(port Port, limits Limits) *Loop {
 		port: port, limits: limits.withDefaults(),
 		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
 		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
-		behind: map[resource.Key]struct{}{},
-		taken:  takenIDs{ids: map[string]struct{}{}},
+		behind: map[resource.Key]struct{}{}, deletions: map[resource.Key]*deletion{},
+		taken: takenIDs{ids: map[string]struct{}{}},
 	}
 }
 
@@ -78,6 +79,7 @@ type item struct {
 	own      bool                    // made by the Loop itself: nothing to settle
 	specSent bool                    // the spec of an apply is in the log
 	specs    map[resource.Key]string // specs of children that are in the log, by digest
+	users    *users                  // of a blueprint that is being deleted
 	read     bool                    // the state was read from the log for it
 }
 
@@ -274,8 +276,8 @@ func (l *Loop) run(ln *lane) {
 			l.giveBack(ln, it, errors.New("other writers were first, again and again"))
 			continue
 		}
-		if it.Input.Input.Kind == resource.OnCommand && it.Input.Input.Command.Key.Kind == BlueprintKind {
-			l.applyBlueprint(ln, it)
+		if ln.key.Kind == BlueprintKind {
+			l.blueprint(ln, it)
 			continue
 		}
 		if !l.step(ln, it) {
@@ -510,7 +512,7 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 		if err != nil {
 			return env, err
 		}
-		env.Blueprint = present.Blueprint
+		env.Blueprint, env.Retired = present.Blueprint, present.Retired()
 	case in.Kind == resource.OnParent && (in.Parent.Ask == resource.Adopt || in.Parent.Ask == resource.Trigger):
 		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
 		if err == nil && present.Blueprint == nil {
@@ -519,7 +521,7 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 		if err != nil {
 			return env, err
 		}
-		env.Blueprint = present.Blueprint
+		env.Blueprint, env.Retired = present.Blueprint, present.Retired()
 	case s.Exists():
 		j := s.Job()
 		if j == nil {
@@ -664,6 +666,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 		l.forget(key)
 	}
 	report.Forgotten += l.forgetJobs(now)
+	l.tendDeletions()
 	return report
 }
 

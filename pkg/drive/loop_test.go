@@ -291,6 +291,10 @@ func (s *shell) Poll(st *resource.State, f resource.Fence, _ string) {
 	s.work = append(s.work, work{st.Key, f})
 }
 func (s *shell) EnsurePhases(*blueprint.Blueprint) {}
+
+// Blueprints are deleted in the tests of pkg/partition.
+func (s *shell) Users(string, string, time.Duration, func(drive.Users, error)) {}
+func (s *shell) ForgetBlueprint(string, string, uint64, func(error))           {}
 func (s *shell) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 	s.sent = append(s.sent, func() {
 		err := drive.ErrLost

@@ -38,6 +38,10 @@ var (
 // that outlives more changes of the spec than that can no longer read its own.
 const SpecsKept = 8
 
+// RetireWait is longer than any owner can go on with what it has read of a blueprint: it may take it from memory for a
+// second, or wait for the log's answer for three, and its append arrives within five, or is not sent.
+const RetireWait = 10 * time.Second
+
 // Limits of a Loop. Zero values mean the defaults.
 type Limits struct {
 	// Appends is how many appends may be out at once; past it Ready is false. Default 512.
@@ -109,11 +113,13 @@ type SpecRecord struct {
 	At           time.Time
 }
 
-// BlueprintRecord brings a blueprint.
+// BlueprintRecord brings a blueprint, or tells of its deletion. Where Gone, it buries it.
 type BlueprintRecord struct {
 	Blueprint  *blueprint.Blueprint
 	JSON       string
 	Generation uint64
+	Deletion   *job.Ref
+	Gone       bool
 	At         time.Time
 }
 
@@ -131,9 +137,21 @@ type LoadedJob struct {
 
 // LoadedBlueprint is the present blueprint of a kind. Seq 0: there is none.
 type LoadedBlueprint struct {
-	Blueprint  *blueprint.Blueprint
+	Blueprint  *blueprint.Blueprint // nil where Gone
+	JSON       string
 	Generation uint64
+	Deletion   *job.Ref // that was last asked for; nil: none since this version came
+	Gone       bool
 	Seq        uint64
+}
+
+// Retired reports whether it is being deleted: no resource of the kind is created.
+func (b *LoadedBlueprint) Retired() bool { return b.Deletion != nil && !b.Deletion.State.Final() }
+
+// Users are the resources of a kind.
+type Users struct {
+	Count   int
+	Example resource.Key // one of them
 }
 
 // JobKey names a job.
@@ -172,6 +190,12 @@ type Port interface {
 	When(expression string, spec []byte, s *resource.State) (bool, error)
 	// Poll hands a Sleeping phase out again, with the committed state s. key makes it safe to repeat.
 	Poll(s *resource.State, f resource.Fence, key string)
+	// Users counts the resources of a kind in all partitions, as the log holds them when wait is over. done is called on
+	// the Loop's goroutine, after Users has returned.
+	Users(project, kind string, wait time.Duration, done func(Users, error))
+	// ForgetBlueprint removes every trace of a blueprint that was buried at seq, and the consumers of its phases; done as
+	// for ForgetResource.
+	ForgetBlueprint(project, kind string, seq uint64, done func(error))
 	// EnsurePhases makes the consumers of a blueprint's phases. It may work in the background.
 	EnsurePhases(bp *blueprint.Blueprint)
 	// ForgetResource removes every trace of a resource that is gone, buried at seq; done as for Append, nil when there

@@ -19,11 +19,18 @@ import (
 )
 
 // shell runs background work at once, and keeps what comes later.
-type shell struct{ calls []func() }
+type shell struct {
+	calls []func()
+	sleep func(time.Duration) // nil: it takes no time
+}
 
-func (s *shell) Background(f func())   { f() }
-func (s *shell) Later(f func())        { s.calls = append(s.calls, f) }
-func (s *shell) Sleep(time.Duration)   {}
+func (s *shell) Background(f func()) { f() }
+func (s *shell) Later(f func())      { s.calls = append(s.calls, f) }
+func (s *shell) Sleep(d time.Duration) {
+	if s.sleep != nil {
+		s.sleep(d)
+	}
+}
 func (*shell) Appended(bus.Family)     {}
 func (*shell) Lost()                   {}
 func (*shell) Refused(resource.Code)   {}
@@ -43,6 +50,8 @@ func (s *shell) run(o *partition.Owner) {
 // link is a connection that sometimes does not do what it is asked.
 type link struct {
 	*memory.Conn
+	// dies is asked before and after what changes something.
+	dies   func()
 	last   func(entities []bus.Entity, out []bus.Stored)
 	forget func(e bus.Entity) error
 }
@@ -55,12 +64,41 @@ func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, e
 	return out, err
 }
 
+func (l *link) change() func() {
+	if l.dies == nil {
+		return func() {}
+	}
+	l.dies()
+	return l.dies
+}
+
+func (l *link) Append(a bus.Append) bus.Pending {
+	defer l.change()()
+	return l.Conn.Append(a)
+}
+
+func (l *link) Bury(a bus.Append) bus.Pending {
+	defer l.change()()
+	return l.Conn.Bury(a)
+}
+
+func (l *link) RemovePhase(ctx context.Context, p bus.Phase) error {
+	defer l.change()()
+	return l.Conn.RemovePhase(ctx, p)
+}
+
+func (l *link) Drop(ctx context.Context, e bus.Entity, version string, upTo uint64) error {
+	defer l.change()()
+	return l.Conn.Drop(ctx, e, version, upTo)
+}
+
 func (l *link) Forget(ctx context.Context, e bus.Entity, seq uint64) error {
 	if l.forget != nil {
 		if err := l.forget(e); err != nil {
 			return err
 		}
 	}
+	defer l.change()()
 	return l.Conn.Forget(ctx, e, seq)
 }
 
@@ -80,15 +118,28 @@ func start(t *testing.T) *fixture {
 // serve makes one of the owners of a system.
 func serve(t *testing.T, sys *memory.System, now func() time.Time) *fixture {
 	t.Helper()
+	return serveOne(t, sys, now, 0)
+}
+
+func serveOne(t *testing.T, sys *memory.System, now func() time.Time, number int) *fixture {
+	t.Helper()
+	f := dormant(t, sys, now, number)
+	_, err := f.owner.TakeOver()
+	require.NoError(t, err)
+	f.shell.run(f.owner)
+	return f
+}
+
+// dormant makes an owner that has not taken over yet.
+func dormant(t *testing.T, sys *memory.System, now func() time.Time, number int) *fixture {
+	t.Helper()
 	f := &fixture{t: t, link: &link{Conn: sys.Connect()}, shell: &shell{}}
 	t.Cleanup(func() { require.NoError(t, f.link.Close()) })
 	books, err := catalog.New(f.link, now, constraint.NewEvaluator())
 	require.NoError(t, err)
 	f.owner = partition.New(t.Context(), partition.Config{
-		Bus: f.link, Catalog: books, Now: now, Log: zap.NewNop(), Observer: f.shell, Shell: f.shell,
+		Bus: f.link, Catalog: books, Now: now, Log: zap.NewNop(), Observer: f.shell, Shell: f.shell, Number: number,
 	})
-	_, err = f.owner.TakeOver()
-	require.NoError(t, err)
 	return f
 }
 

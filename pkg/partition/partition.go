@@ -35,6 +35,8 @@ const (
 type Bus interface {
 	bus.Log
 	bus.Work
+	// History is bus.Readers'.
+	History(ctx context.Context, e bus.Entity) ([]bus.Stored, error)
 	Backlog(ctx context.Context, stream string, partition int) (n uint64, oldest time.Time, err error)
 	Partitions() int
 }
@@ -92,6 +94,7 @@ type Owner struct {
 func New(ctx context.Context, c Config) *Owner {
 	p := &port{c: c, ctx: ctx}
 	o := &Owner{c: c, ctx: ctx, port: p, loop: drive.New(p, c.Limits)}
+	p.keeper = &keeper{p: p, kinds: map[kindKey]*keptKind{}}
 	p.look = func() error {
 		_, err := o.read(o.loop.Learn)
 		return err
@@ -105,19 +108,6 @@ type Taken struct{ Resources, Jobs int }
 // TakeOver reads the last events of the partition and rebuilds what is outstanding.
 func (o *Owner) TakeOver() (Taken, error) {
 	taken, err := o.read(o.loop.Adopt)
-	if err != nil {
-		return taken, o.port.meet(err)
-	}
-	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Blueprint, func(m bus.Stored) error {
-		present, err := o.c.Catalog.Present(o.ctx, m.Entity.Project, m.Entity.Kind, true)
-		if err != nil {
-			return err
-		}
-		if present.Blueprint != nil {
-			o.port.EnsurePhases(present.Blueprint)
-		}
-		return nil
-	})
 	if err != nil {
 		return taken, o.port.meet(err)
 	}
@@ -150,6 +140,23 @@ func (o *Owner) read(each adopt) (Taken, error) {
 		return taken, err
 	}
 	taken.Jobs = len(jobs)
+	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Blueprint, func(m bus.Stored) error {
+		if seen[bus.Blueprint] = m.Seq; m.Seq <= o.seen[bus.Blueprint] {
+			return nil
+		}
+		b, err := o.c.Catalog.Load(m)
+		if err != nil {
+			return fmt.Errorf("blueprint of kind %s: %w", m.Entity.Kind, err)
+		}
+		if b.Blueprint != nil {
+			o.port.EnsurePhases(b.Blueprint)
+		}
+		o.loop.AdoptBlueprint(resource.Key{Project: m.Entity.Project, Kind: drive.BlueprintKind, Name: m.Entity.Kind}, b)
+		return nil
+	})
+	if err != nil {
+		return taken, err
+	}
 	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.Resource, func(m bus.Stored) error {
 		taken.Resources++
 		if seen[bus.Resource] = m.Seq; m.Seq <= o.seen[bus.Resource] {
@@ -186,6 +193,7 @@ func (o *Owner) look() {
 		o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
 		return
 	}
+	o.port.keeper.again()
 	o.lookAfter = min(2*o.lookAfter, lookMost)
 	o.lookAt = now.Add(o.lookAfter)
 }
@@ -298,6 +306,7 @@ func (o *Owner) sweep(reply Reply) {
 	o.sweeps = map[bus.Phase]bool{}
 	report := o.loop.Sweep(o.c.Now(), o.drained)
 	o.sweeps = nil
+	o.port.keeper.sweep(o.c.Now())
 	o.c.Observer.Swept(o.c.Number, o.loop.Stats())
 	body, err := json.Marshal(report)
 	if err != nil {

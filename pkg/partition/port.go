@@ -40,7 +40,8 @@ type port struct {
 	met  bool      // another owner was first, somewhere
 	look func() error
 	// newer is what this version must not decide on, once it was met (Owner.Newer).
-	newer error
+	newer  error
+	keeper *keeper
 }
 
 var _ drive.Port = (*port)(nil)
@@ -160,12 +161,15 @@ func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
 		rec := r.Blueprint
 		bp := rec.Blueprint
 		a.Entity = catalog.BlueprintEntity(bp.Project, bp.Kind, p.c.Bus.Partitions())
-		a.Version = bp.Digest
+		if !rec.Gone {
+			a.Version = bp.Digest
+		}
 		a.Header.Revision = rec.Generation
 		a.Body, err = wire.EncodeBlueprint(wire.BlueprintEvent{
-			Project: bp.Project, Kind: bp.Kind, Digest: bp.Digest, JSON: rec.JSON, Generation: rec.Generation, At: rec.At,
+			Project: bp.Project, Kind: bp.Kind, Digest: bp.Digest, JSON: rec.JSON, Generation: rec.Generation,
+			Deletion: rec.Deletion, Gone: rec.Gone, At: rec.At,
 		})
-		return a, false, err
+		return a, rec.Gone, err
 	}
 	return a, false, errors.New("an empty record")
 }
@@ -317,27 +321,8 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 	})
 }
 
-// EnsurePhases implements drive.Port. It tries until it is done: without its consumer a phase has no work.
-func (p *port) EnsurePhases(bp *blueprint.Blueprint) {
-	p.c.Shell.Background(func() {
-		for i := range bp.Phases {
-			if bp.Phases[i].Children != nil {
-				continue // there is never work of it
-			}
-			phase := bus.Phase{Project: bp.Project, Kind: bp.Kind, Phase: bp.Phases[i].Name}
-			for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-				ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
-				err := p.c.Bus.EnsurePhase(ctx, phase)
-				cancel()
-				if err == nil || p.ctx.Err() != nil {
-					break
-				}
-				p.c.Log.Warn("a phase has no consumer yet", host.Kind(phase.Kind), host.Phase(phase.Phase), zap.Error(err))
-				p.c.Shell.Sleep(wait)
-			}
-		}
-	})
-}
+// EnsurePhases implements drive.Port.
+func (p *port) EnsurePhases(bp *blueprint.Blueprint) { p.keeper.ensure(bp) }
 
 // ForgetResource implements drive.Port: its specs go with it. Those are older than its last event; a younger one is that
 // of the next resource of this name.

@@ -243,8 +243,10 @@ func DecodeSpec(body []byte) (e SpecEvent, err error) {
 type BlueprintEvent struct {
 	Project, Kind, Digest, JSON string
 	Generation                  uint64
-	Gone                        bool
-	At                          time.Time
+	// Deletion is the job that was last asked to delete it; nil: none since this version came.
+	Deletion *job.Ref
+	Gone     bool
+	At       time.Time
 }
 
 // EncodeBlueprint returns the same bytes for the same event.
@@ -258,10 +260,18 @@ func EncodeBlueprint(e BlueprintEvent) ([]byte, error) {
 	if len(e.JSON) > resource.SpecBytesMax {
 		return nil, tooLarge("state.json", resource.SpecBytesMax)
 	}
+	var deletion *statev1.JobRef
+	if e.Deletion != nil {
+		deletion = &statev1.JobRef{}
+		if err := refToProto(e.Deletion, deletion); err != nil {
+			return nil, within("state.deletion", err)
+		}
+	}
 	return marshal(&eventv1.Event{
 		Family: familyBlueprint, Project: e.Project, Kind: e.Kind, Time: stamp(e.At), Revision: e.Generation,
 		State: &eventv1.Event_Blueprint{Blueprint: &statev1.Blueprint{
 			Digest: e.Digest, Json: e.JSON, Generation: e.Generation, MinReader: resource.ReaderFirst, Gone: e.Gone,
+			Deletion: deletion,
 		}},
 	})
 }
@@ -289,6 +299,12 @@ func DecodeBlueprint(body []byte) (e BlueprintEvent, err error) {
 	e = BlueprintEvent{
 		Project: m.Project, Kind: m.Kind, Digest: state.Digest, JSON: state.Json, Generation: state.Generation,
 		Gone: state.Gone,
+	}
+	if state.Deletion != nil {
+		e.Deletion = &job.Ref{}
+		if err = refFromProto(state.Deletion, e.Deletion); err != nil {
+			return e, within("state.deletion", err)
+		}
 	}
 	e.At, err = instant("time", m.Time)
 	return e, err

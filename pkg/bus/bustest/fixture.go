@@ -92,6 +92,8 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		{"History", s.history},
 		{"Forget", s.forget},
 		{"ForgetAndReuse", s.forgetAndReuse},
+		{"ScanKind", s.scanKind},
+		{"Drop", s.drop},
 		{"Work", s.work},
 		{"WorkRedelivery", s.workRedelivery},
 		{"WorkShared", s.workShared},

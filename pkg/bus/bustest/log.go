@@ -470,6 +470,47 @@ func (s *suite) inBucket(t *testing.T, e bus.Entity) (n int) {
 	return n
 }
 
+func (s *suite) scanKind(t *testing.T) {
+	e, other := resource(t, "r"), resource(t, "r")
+	other.Kind = e.Kind + "2"
+	buried := resource(t, "gone")
+	buried.Partition = e.Partition
+	seq := s.append(t, bus.Append{Entity: e})
+	seq = s.append(t, bus.Append{Entity: e, Dispatch: "launch", Expect: seq})
+	s.append(t, bus.Append{Entity: other})
+	gone := s.bury(t, buried, s.append(t, bus.Append{Entity: buried}))
+	var found []string
+	require.NoError(t, s.b.ScanKind(within(t), e.Partition, e.Project, e.Kind, func(m bus.Stored) error {
+		found = append(found, fmt.Sprint(m.Entity.Name, m.Seq, m.Deleted))
+		return nil
+	}))
+	require.Equal(t, []string{fmt.Sprint("r", seq, false), fmt.Sprint("gone", gone, true)}, found)
+	stop := errors.New("stop")
+	require.ErrorIs(t, s.b.ScanKind(within(t), e.Partition, e.Project, e.Kind, func(bus.Stored) error { return stop }), stop)
+	require.NoError(t, s.b.ScanKind(within(t), (e.Partition+1)%Partitions, e.Project, e.Kind, func(bus.Stored) error { return stop }))
+}
+
+func (s *suite) drop(t *testing.T) {
+	ctx := within(t)
+	e := bus.Entity{Family: bus.Blueprint, Project: t.Name(), Kind: "node", Partition: 1}
+	first := s.append(t, bus.Append{Entity: e, Version: "v1"})
+	second := s.append(t, bus.Append{Entity: e, Version: "v2", Expect: first})
+	again := s.append(t, bus.Append{Entity: e, Version: "v1", Expect: second})
+	require.NoError(t, s.b.Drop(ctx, e, "v1", first))
+	got, err := s.b.Version(ctx, e, "v1")
+	require.NoError(t, err, "it came again later")
+	require.Equal(t, again, got.Seq)
+	require.NoError(t, s.b.Drop(ctx, e, "v2", second))
+	require.NoError(t, s.b.Drop(ctx, e, "v2", second), "it may be repeated")
+	eventually(t, func() bool {
+		_, err := s.b.Version(ctx, e, "v2")
+		all, herr := s.b.History(ctx, e)
+		return errors.Is(err, bus.ErrNotFound) && herr == nil && len(all) == 1
+	}, "the version is gone")
+	s.lastIs(t, e, again)
+	s.append(t, bus.Append{Entity: e, Version: "v2", Expect: again})
+}
+
 func (s *suite) forgetAndReuse(t *testing.T) {
 	ctx := within(t)
 	e := resource(t, "r")

@@ -61,6 +61,14 @@ func (b *Bus) forget(ctx context.Context, e bus.Entity, seq uint64) error {
 	return b.purge(ctx, streamEvents, e.Filter(), again)
 }
 
+// Drop implements bus.Log.
+func (b *Bus) Drop(ctx context.Context, e bus.Entity, version string, upTo uint64) error {
+	if err := b.purge(ctx, streamEvents, e.VersionSubject(version), upTo+1); err != nil {
+		return fmt.Errorf("drop version %s of %s %s: %w", version, e.Family, e.Key(), err)
+	}
+	return nil
+}
+
 // Trim implements bus.Log.
 func (b *Bus) Trim(ctx context.Context, e bus.Entity, keep int) error {
 	err := b.api(ctx, "STREAM.PURGE."+streamEvents, struct {

@@ -248,9 +248,18 @@ func (b *Bus) Version(ctx context.Context, e bus.Entity, version string) (bus.St
 // Scan implements bus.Log. It holds the last events of the partition in memory until it has seen the end: an event
 // that hands out a phase has a subject of its own, so that only the end shows which is an entity's last.
 func (b *Bus) Scan(ctx context.Context, partition int, family bus.Family, each func(bus.Stored) error) error {
-	last, err := b.scan(ctx, partition, family)
+	return b.scan(ctx, fmt.Sprintf("drover.log.%d.%s.>", partition, family), each)
+}
+
+// ScanKind implements bus.Log.
+func (b *Bus) ScanKind(ctx context.Context, partition int, project, kind string, each func(bus.Stored) error) error {
+	return b.scan(ctx, fmt.Sprintf("drover.log.%d.%s.%s.%s.>", partition, bus.Resource, bus.Token(project), bus.Token(kind)), each)
+}
+
+func (b *Bus) scan(ctx context.Context, filter string, each func(bus.Stored) error) error {
+	last, err := b.lastOf(ctx, filter)
 	if err != nil {
-		return fmt.Errorf("scan of partition %d, family %s: %w", partition, family, err)
+		return fmt.Errorf("scan of %s: %w", filter, err)
 	}
 	for _, s := range last {
 		if err := each(s); err != nil {
@@ -260,8 +269,8 @@ func (b *Bus) Scan(ctx context.Context, partition int, family bus.Family, each f
 	return nil
 }
 
-func (b *Bus) scan(ctx context.Context, partition int, family bus.Family) ([]bus.Stored, error) {
-	filter := fmt.Sprintf("drover.log.%d.%s.>", partition, family)
+// lastOf is the last event of each entity that a filter covers, in the order of the log.
+func (b *Bus) lastOf(ctx context.Context, filter string) ([]bus.Stored, error) {
 	last := map[bus.Entity]bus.Stored{}
 	err := b.readToEnd(ctx, streamEvents, filter, func(m message) error {
 		s, err := logged(m)

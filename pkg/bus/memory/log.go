@@ -187,6 +187,17 @@ func (c *Conn) Version(_ context.Context, e bus.Entity, version string) (bus.Sto
 
 // Scan implements bus.Log.
 func (c *Conn) Scan(_ context.Context, partition int, family bus.Family, each func(bus.Stored) error) error {
+	return c.scan(func(e bus.Entity) bool { return e.Partition == partition && e.Family == family }, each)
+}
+
+// ScanKind implements bus.Log.
+func (c *Conn) ScanKind(_ context.Context, partition int, project, kind string, each func(bus.Stored) error) error {
+	return c.scan(func(e bus.Entity) bool {
+		return e.Partition == partition && e.Family == bus.Resource && e.Project == project && e.Kind == kind
+	}, each)
+}
+
+func (c *Conn) scan(of func(bus.Entity) bool, each func(bus.Stored) error) error {
 	if err := c.alive(); err != nil {
 		return err
 	}
@@ -194,7 +205,7 @@ func (c *Conn) Scan(_ context.Context, partition int, family bus.Family, each fu
 	s.mu.Lock()
 	var all []bus.Stored
 	for e, h := range s.entities {
-		if e.Partition == partition && e.Family == family {
+		if of(e) {
 			all = append(all, h.events[len(h.events)-1].Stored)
 		}
 	}
@@ -236,6 +247,22 @@ func (c *Conn) Forget(_ context.Context, e bus.Entity, seq uint64) error {
 	again := s.store(bus.Append{Entity: e, Header: last.Header, Body: last.Body}, true, true)
 	h.events = h.events[len(h.events)-1:]
 	s.clock.AfterFunc(s.options.TombstoneTTL, func() { s.expire(e, again) })
+	return nil
+}
+
+// Drop implements bus.Log.
+func (c *Conn) Drop(_ context.Context, e bus.Entity, version string, upTo uint64) error {
+	if err := c.alive(); err != nil {
+		return err
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if h := c.s.entities[e]; h != nil {
+		h.events = slices.DeleteFunc(h.events, func(x event) bool { return x.Version == version && x.Seq <= upTo && !x.Deleted })
+		if len(h.events) == 0 {
+			delete(c.s.entities, e)
+		}
+	}
 	return nil
 }
 

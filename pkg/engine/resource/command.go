@@ -93,6 +93,10 @@ func (x *step) apply(c Command) {
 		return
 	}
 	created := !x.s.Exists()
+	if created && x.env.Retired {
+		x.refuse(Conflict, "the blueprint of kind "+c.Key.Kind+" is being deleted", nil)
+		return
+	}
 	if created {
 		x.s = State{Key: c.Key, UID: c.NewUID, CreatedAt: x.at}
 		x.before.State = ""

@@ -156,6 +156,8 @@ type Env struct {
 	// Blueprint is the one that the job pinned; for a command that starts a job, the kind's present one. Nil where
 	// the kind has none.
 	Blueprint *blueprint.Blueprint
+	// Retired says that the kind's present blueprint is being deleted: no resource of the kind is created.
+	Retired bool
 	// When evaluates a constraint over the state as it is at that point of the step. It must be a function of its
 	// arguments and of the spec alone. Nil means that every constraint is true.
 	When func(expression string, s *State) (bool, error)

@@ -206,6 +206,19 @@ func (s *State) FlowJob() *job.Ref {
 	return nil
 }
 
+// Pins are the digests of the blueprints that the resource may still be stepped by, or carried out by: those of every job
+// that it remembers. A running job reads its own at every step; the last flow's tells how the phases stand until the
+// resource remembers a later one. A resource that is gone pins nothing.
+func (s *State) Pins() []string {
+	var pins []string
+	for i := range s.Jobs {
+		if d := s.Jobs[i].Blueprint; s.Exists() && d != "" && !slices.Contains(pins, d) {
+			pins = append(pins, d)
+		}
+	}
+	return pins
+}
+
 // JobByID returns a job that the state remembers.
 func (s *State) JobByID(id string) *job.Ref {
 	for i := range s.Jobs {

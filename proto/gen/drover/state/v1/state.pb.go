@@ -1219,7 +1219,9 @@ type Blueprint struct {
 	// Oldest version of the rules that may decide with it.
 	MinReader uint32 `protobuf:"varint,4,opt,name=min_reader,json=minReader,proto3" json:"min_reader,omitempty"`
 	// True in the last event of a blueprint that was deleted.
-	Gone          bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	// The job that was last asked to delete it. While that is running no resource of the kind is created.
+	Deletion      *JobRef `protobuf:"bytes,6,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1287,6 +1289,13 @@ func (x *Blueprint) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *Blueprint) GetDeletion() *JobRef {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
 }
 
 var File_drover_state_v1_state_proto protoreflect.FileDescriptor
@@ -1412,7 +1421,7 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x04gone\x18\b \x01(\bR\x04gone\"2\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04json\x18\x02 \x01(\tR\x04json\"\x8a\x01\n" +
+	"\x04json\x18\x02 \x01(\tR\x04json\"\xbf\x01\n" +
 	"\tBlueprint\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04json\x18\x02 \x01(\tR\x04json\x12\x1e\n" +
@@ -1421,7 +1430,8 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"generation\x12\x1d\n" +
 	"\n" +
 	"min_reader\x18\x04 \x01(\rR\tminReader\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone*\xcb\x02\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\x123\n" +
+	"\bdeletion\x18\x06 \x01(\v2\x17.drover.state.v1.JobRefR\bdeletion*\xcb\x02\n" +
 	"\vPhaseStatus\x12\x1c\n" +
 	"\x18PHASE_STATUS_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PHASE_STATUS_BLOCKED\x10\x01\x12\x18\n" +
@@ -1500,11 +1510,12 @@ var file_drover_state_v1_state_proto_depIdxs = []int32{
 	14, // 18: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
 	14, // 19: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
 	6,  // 20: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	6,  // 21: drover.state.v1.Blueprint.deletion:type_name -> drover.state.v1.JobRef
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_drover_state_v1_state_proto_init() }
