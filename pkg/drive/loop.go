@@ -126,9 +126,7 @@ func (l *Loop) Offer(inputs []Input) {
 				}
 			}
 			for i, ln := range missing {
-				l.set(ln, loaded[i].State, loaded[i].Seq)
-				l.noticed(&ln.state)
-				ln.queue[0].read = true
+				ln.queue[0].read = l.learned(ln, loaded[i])
 			}
 			l.repair(missing)
 		}
@@ -208,10 +206,20 @@ func (l *Loop) loadAll(lanes []*lane) {
 		return
 	}
 	for i, ln := range lanes {
-		l.set(ln, loaded[i].State, loaded[i].Seq)
-		l.noticed(&ln.state)
+		l.learned(ln, loaded[i])
 	}
 	l.repair(lanes)
+}
+
+// learned makes a lane's state what was read, unless more is known already: a follower that is behind answers too, and a
+// result that its state does not await would be dismissed.
+func (l *Loop) learned(ln *lane, read Loaded) bool {
+	if read.Seq > 0 && read.Seq < ln.seq {
+		return false
+	}
+	l.set(ln, read.State, read.Seq)
+	l.noticed(&ln.state)
+	return true
 }
 
 // set makes a state the lane's present one.
