@@ -132,8 +132,7 @@ func (l *Loop) Offer(inputs []Input) {
 				}
 			}
 			for i, ln := range missing {
-				l.found(ln, loaded[i])
-				ln.queue[0].read = true
+				ln.queue[0].read = l.found(ln, loaded[i])
 			}
 			l.repair(missing)
 		}
@@ -218,8 +217,12 @@ func (l *Loop) loadAll(lanes []*lane) {
 	l.repair(lanes)
 }
 
-// found makes what the log holds the lane's present state.
-func (l *Loop) found(ln *lane, at Loaded) {
+// found makes what the log holds the lane's present state, unless more is known already: a follower that is behind answers
+// too, and a result that its state does not await would be dismissed.
+func (l *Loop) found(ln *lane, at Loaded) bool {
+	if at.Seq > 0 && at.Seq < ln.seq {
+		return false
+	}
 	l.set(ln, at.State, at.Seq)
 	l.noticed(&ln.state)
 	ln.kin = false // another owner may have written it
@@ -227,6 +230,7 @@ func (l *Loop) found(ln *lane, at Loaded) {
 	for i := range at.State.Jobs {
 		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
 	}
+	return true
 }
 
 // set makes a state the lane's present one.

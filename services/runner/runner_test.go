@@ -355,6 +355,33 @@ func TestBlueprintChanges(t *testing.T) {
 	require.Equal(t, resource.OutcomeCompleted, h.answer("b").Outcome)
 	require.NoError(t, h.RemovePhase(t.Context(), bus.Phase{Project: project, Kind: kind, Phase: "one"}))
 	require.Eventually(t, func() bool { return r.served("script") == 0 }, 20*time.Second, 5*time.Millisecond)
+
+	// one comes back, and is bound to again; all go with their blueprint, and come back with it.
+	again := h.blueprint(phase("one", script("true")))
+	require.Eventually(t, func() bool { return r.served("script") == 1 }, 10*time.Second, 5*time.Millisecond)
+	h.handOut("c", "one", again)
+	require.Equal(t, resource.OutcomeCompleted, h.answer("c").Outcome)
+	e := bus.Entity{
+		Partition: bus.PartitionOf(project, manifest.KindBlueprint, kind, partitions), Family: bus.Blueprint, Project: project, Kind: kind,
+	}
+	last, err := h.Last(t.Context(), []bus.Entity{e})
+	require.NoError(t, err)
+	gone, err := h.Bury(bus.Append{Entity: e, Expect: last[0].Seq, Body: last[0].Body}).Result()
+	require.NoError(t, err)
+	for _, name := range []string{"one", "two", "three"} {
+		require.NoError(t, h.RemovePhase(t.Context(), bus.Phase{Project: project, Kind: kind, Phase: name}))
+	}
+	require.NoError(t, h.Forget(t.Context(), e, gone))
+	require.Eventually(t, func() bool { return r.served("script") == 0 && r.served("poll") == 0 }, 20*time.Second, 5*time.Millisecond)
+	again = h.blueprint(phase("one", script("true")))
+	h.handOut("d", "one", again)
+	require.Equal(t, resource.OutcomeCompleted, h.answer("d").Outcome)
+
+	// Its consumer goes and comes while it is served: the worker finds the new one.
+	require.NoError(t, h.RemovePhase(t.Context(), bus.Phase{Project: project, Kind: kind, Phase: "one"}))
+	require.NoError(t, h.EnsurePhase(t.Context(), bus.Phase{Project: project, Kind: kind, Phase: "one"}))
+	h.handOut("e", "one", again)
+	require.Equal(t, resource.OutcomeCompleted, h.answer("e").Outcome)
 }
 
 func TestConcurrencyIsLimited(t *testing.T) {

@@ -375,6 +375,13 @@ func (a *App) writeBlueprint(w io.Writer, p *blueprintEntry) error {
 	t.Row(a.paint.Bold("Lifecycle"), render.Text(p.lifecycle()))
 	t.Row(a.paint.Bold("Verbs"), render.Text(strings.Join(p.verbs(), ", ")))
 	t.Row(a.paint.Bold("Digest"), render.Text(p.BlueprintEvent.Digest))
+	if d := p.Deletion; d != nil {
+		text := "job " + d.ID + " is running; nothing of this kind is created"
+		if d.State.Final() {
+			text = "job " + d.ID + " " + d.State.String() + ": " + d.Message
+		}
+		t.Row(a.paint.Bold("Deletion"), render.Text(text))
+	}
 	t.Row(a.paint.Bold("Generation"), fmt.Sprint(p.Generation))
 	t.Row(a.paint.Bold("Applied"), moment(a.Now(), p.At))
 	s.table(t, "")

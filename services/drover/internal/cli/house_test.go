@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -174,6 +175,10 @@ func TestHouse(t *testing.T) {
 	require.Equal(t, ExitTimeout, drover(t, a, "wait", "box/good", "--for", "state=Started", "--timeout", "200ms").code)
 	require.Equal(t, ExitOK, drover(t, a, "start", "box/good", "--wait", "--timeout", "20s").code)
 
+	r = drover(t, a, "delete", "blueprint/box")
+	require.Equal(t, ExitConflict, r.code)
+	require.Contains(t, r.err, "Blueprint/box: delete refused: conflict: 2 resources use it, such as box/")
+
 	r = drover(t, a, "delete", "box/good", "box/bad", "--wait", "--timeout", "20s")
 	require.Equal(t, ExitOK, r.code, r.err)
 	r = drover(t, a, "get", "box", "-o", "name")
@@ -181,6 +186,21 @@ func TestHouse(t *testing.T) {
 	r = drover(t, a, "wait", "box/good", "--for", "deleted", "--timeout", "5s")
 	require.Equal(t, ExitOK, r.code, r.err)
 	require.Equal(t, "box/good  gone\n", r.out)
+
+	r = drover(t, a, "delete", "blueprint/box")
+	require.Equal(t, ExitOK, r.code, r.err)
+	r = drover(t, a, "describe", "blueprint/box")
+	require.Regexp(t, `Deletion +job \S+ is running`, r.out)
+	r = drover(t, a, "delete", "blueprint/box")
+	require.Equal(t, ExitConflict, r.code)
+	require.Regexp(t, `conflict: job \S+ is deleting it`, r.err)
+	id := regexp.MustCompile(`job (\S+) is deleting`).FindStringSubmatch(r.err)[1]
+	r = drover(t, a, "jobs", "wait", id, "--timeout", "40s")
+	require.Equal(t, ExitOK, r.code, r.err)
+	require.Contains(t, r.out, "Blueprint/box  delete succeeded")
+	require.Empty(t, drover(t, a, "get", "blueprints", "-o", "name").out)
+	require.Equal(t, ExitNotFound, drover(t, a, "delete", "blueprint/box").code)
+	require.Equal(t, ExitOK, drover(t, a, "apply", "-f", manifest, "--wait", "--timeout", "20s").code)
 }
 
 // TestRefusals is one of each code, as an exit code and with what to do.

@@ -74,7 +74,9 @@ func (a *App) waitFor(ctx context.Context, b Bus, outcomes []*outcome) error {
 }
 
 // followed reports whether there is a job to follow. A blueprint is there, or gone, when the command is answered.
-func (o *outcome) followed() bool { return o.JobID != "" && o.target.kind != kindBlueprint }
+func (o *outcome) followed() bool {
+	return o.JobID != "" && (o.target.kind != kindBlueprint || o.Verb == resource.VerbDelete) // else it is over at once
+}
 
 func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[string]*outcome, p *progress) error {
 	ids := make([]string, 0, len(jobs))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
 )
@@ -64,6 +65,10 @@ func (o *outcome) shown(ctx context.Context, b Bus) bool {
 }
 
 func (o *outcome) blueprintShown(ctx context.Context, b Bus) bool {
+	if o.Verb == resource.VerbDelete && o.Result == job.Succeeded.String() {
+		_, err := getBlueprint(ctx, b, o.Project, o.target.name)
+		return err != nil
+	}
 	if o.Verb != resource.VerbApply {
 		return true
 	}
