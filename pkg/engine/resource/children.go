@@ -417,6 +417,9 @@ func (x *step) trigger(p FromParent) {
 		x.handed(x.newJob(c, job.Succeeded, x.s.State, "")).Message = "unchanged"
 		return
 	}
+	if !x.goesOn(bp, &f) {
+		x.cancelAll(bp) // what an earlier job held back has no place in this one
+	}
 	x.handed(x.newFlowJob(c, f))
 	x.s.Target = f.Target
 	x.advance()

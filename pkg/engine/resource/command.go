@@ -278,7 +278,7 @@ func (x *step) start(c Command, f blueprint.Flow) bool {
 	if running != nil && bp.Lifecycle.OnTargetChange == blueprint.Wait {
 		return x.queue(c, f)
 	}
-	goesOn := bp.Lifecycle.Rerun != blueprint.RerunAll && x.s.Target == f.Target && slices.Contains(f.Path, x.s.State) && x.runsKnownTo(bp, &f)
+	goesOn := x.goesOn(bp, &f)
 	if running != nil {
 		message := "job " + c.JobID + " leads to " + f.Target + " instead"
 		if x.s.Target == f.Target {
@@ -293,6 +293,12 @@ func (x *step) start(c Command, f blueprint.Flow) bool {
 	x.s.Target = f.Target
 	x.advance()
 	return true
+}
+
+// goesOn reports whether a flow takes up the phases of the present state as they are: they were begun on the way to the
+// same target.
+func (x *step) goesOn(bp *blueprint.Blueprint, f *blueprint.Flow) bool {
+	return bp.Lifecycle.Rerun != blueprint.RerunAll && x.s.Target == f.Target && slices.Contains(f.Path, x.s.State) && x.runsKnownTo(bp, f)
 }
 
 // newFlowJob adds a job that walks a flow, pending, with the kind's present blueprint.

@@ -408,12 +408,15 @@ func (x *step) holdBack() {
 // again sets the phases of the present state anew that are asked for, and those that the state did not have yet. One
 // that is set anew may call for others, so it goes on until nothing changes.
 func (x *step) again(bp *blueprint.Blueprint, j *job.Ref, which func(*PhaseRun, *blueprint.Phase) bool) {
+	f := flowOf(bp, &x.s, j)
 	for changed := true; changed && !x.broken; {
 		changed = false
 		for _, ph := range bp.In(x.s.State) {
 			p := x.phase(bp, ph.Name)
 			event := Retry
 			switch {
+			case p.Status == Waiting && !p.InFlight && !x.dependenciesDone(bp, ph, j, &f):
+				x.drop(p) // it was held back, and what it depends on is begun again
 			case p.Status.Active():
 				continue
 			case p.Status == NoStatus || p.State != x.s.State:
