@@ -13,9 +13,9 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/selector"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/render"
-	"github.com/droverproject/drover/services/drover/internal/selector"
 )
 
 // kindBlueprint is the kind under which blueprints are applied and deleted; a blueprint's name is the kind it defines.
