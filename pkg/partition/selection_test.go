@@ -33,6 +33,7 @@ type fleet struct {
 	asked map[string]int // by name
 	again int            // asks that the owners had answered already
 	quiet bool           // jobs do not end by themselves
+	crowd int            // resources beside nodes, which nobody is to ask
 }
 
 // ship is one resource: how it answers.
@@ -79,6 +80,20 @@ func (f *fleet) record(s *ship, id, selection string, state job.State) {
 	body, err := wire.EncodeJob(wire.JobEvent{Record: r, At: time.Now()})
 	require.NoError(f.t, err)
 	f.append(bus.Entity{Partition: 1, Family: bus.Job, Project: "p", Name: id}, body, false)
+}
+
+// List implements partition.Others.
+func (f *fleet) List(ctx context.Context, family bus.Family, project, kind string, each func(bus.Stored) error) error {
+	var last bus.Stored
+	err := f.Conn.List(ctx, family, project, kind, func(m bus.Stored) error {
+		last = m
+		return each(m)
+	})
+	for i := 0; i < f.crowd && family == bus.Resource && err == nil; i++ {
+		last.Entity.Name = fmt.Sprint("x", i)
+		err = each(last)
+	}
+	return err
 }
 
 // Ask implements partition.Others.
@@ -409,4 +424,13 @@ func TestSelectionsHaveALimit(t *testing.T) {
 	reply := w.ask("start", "more", wire.Command{All: true})
 	w.run()
 	require.Equal(t, resource.Overloaded, reply.Refused.Code)
+
+	_, f, w = pages(t, 2)
+	f.crowd = selection.MatchedMax - 1
+	reply = w.ask("start", "r1", wire.Command{All: true})
+	w.run()
+	r := w.until(reply.JobID)
+	require.Equal(t, "100001 resources match, and one selector may match at most 100000; nothing was asked", r.Message)
+	require.Equal(t, job.Failed, r.State)
+	require.Empty(t, f.asked)
 }
