@@ -57,7 +57,7 @@ func Contracts() []Contract {
 	intake.Replies = true
 
 	orchestrator := service(Orchestrator, "decides: the only one that appends to the log, makes work consumers and forgets what is gone",
-		join([]string{"drover.log.>", "drover.work.>", KeepResults, "drover.refused.>", "drover.poison.RESULTS"}, consumes("RESULTS"),
+		join([]string{"drover.log.>", "drover.work.>", KeepResults, "drover.ask.*", "drover.refused.>", "drover.poison.RESULTS"}, consumes("RESULTS"),
 			reads("EVENTS"), readBuckets, each("$JS.API.STREAM.MSG.GET.", append(buckets, "EVENTS", "RESULTS", "WORK")...),
 			each("$JS.API.STREAM.PURGE.", append(buckets, "EVENTS", "WORK")...),
 			[]string{"$JS.API.CONSUMER.CREATE.WORK.>", "$JS.API.CONSUMER.DELETE.WORK.*", "$JS.API.CONSUMER.INFO.WORK.*"}),

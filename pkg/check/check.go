@@ -19,8 +19,10 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/engine/selection"
 	"github.com/droverproject/drover/pkg/listener"
 	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/selector"
 	"github.com/droverproject/drover/pkg/strictjson"
 	"github.com/droverproject/drover/pkg/wire"
 )
@@ -53,6 +55,9 @@ func ParseSubject(subject string) (Target, error) {
 	}
 	return Target{Key: resource.Key{Project: project, Kind: kind, Name: name}, Verb: verb}, nil
 }
+
+// Selects reports whether the name stands for a selector.
+func (t Target) Selects() bool { return t.Name == selection.Name }
 
 // Subject is the captured form of the target's subject, which is how the owner is told whom a command is for.
 func (t Target) Subject() string { return bus.CommandSubject("cmd", t.Project, t.Kind, t.Name, t.Verb) }
@@ -116,11 +121,12 @@ func (c *checker) target(t Target) {
 	for _, part := range []struct{ field, name string }{
 		{"subject.project", t.Project}, {"subject.kind", t.Kind}, {"subject.name", t.Name}, {"subject.verb", t.Verb},
 	} {
-		if part.field == "subject.name" && part.name == "-" {
-			c.fail(part.field, "selectors (the name -) are not supported by this version")
-		} else if reason := manifest.CheckName(part.name); reason != "" {
+		if reason := manifest.CheckName(part.name); reason != "" {
 			c.fail(part.field, reason)
 		}
+	}
+	if t.Selects() && (t.Verb == resource.VerbApply || t.Kind == manifest.KindBlueprint) {
+		c.fail("subject.name", "the name - stands for a selector; a manifest and a Blueprint are named one by one")
 	}
 	if t.Kind == manifest.KindBlueprint && t.Verb != resource.VerbApply && t.Verb != resource.VerbDelete {
 		c.fail("subject.verb", "a Blueprint knows apply and delete only")
@@ -166,7 +172,8 @@ func (c *checker) command(t Target, command wire.Command) {
 	if len(command.RequestedBy) > RequestedByBytesMax {
 		c.fail("requestedBy", fmt.Sprintf("at most %d bytes", RequestedByBytesMax))
 	}
-	c.args(t.Verb, command.Args)
+	c.args(t, command)
+	c.selector(t, command)
 	m := command.Manifest
 	switch {
 	case t.Verb != resource.VerbApply && m != nil:
@@ -186,7 +193,14 @@ var argsOf = map[string][]string{
 	resource.VerbApprove:   {"phase"},
 }
 
-func (c *checker) args(verb string, args map[string]string) {
+func (c *checker) args(t Target, command wire.Command) {
+	verb, args := t.Verb, command.Args
+	of := argsOf[verb]
+	if slices.Contains(of, "job") && t.Selects() {
+		if of = []string{"job", "message", selection.ArgCascade}; command.Selector != "" || command.All {
+			of = []string{"message"} // a job belongs to one resource
+		}
+	}
 	if len(args) > ArgsMax {
 		c.fail("args", fmt.Sprintf("at most %d", ArgsMax))
 		return
@@ -194,12 +208,41 @@ func (c *checker) args(verb string, args map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		field, value := strictjson.Field("args", name), args[name]
 		switch {
-		case !slices.Contains(argsOf[verb], name):
-			c.fail(field, "verb "+verb+" has no argument of this name"+known(argsOf[verb]))
+		case !slices.Contains(of, name):
+			c.fail(field, "verb "+verb+" has no argument of this name"+known(of))
 		case len(value) > ArgBytesMax:
 			c.fail(field, fmt.Sprintf("at most %d bytes", ArgBytesMax))
 		case name == "scope" && value != "failed" && value != "all":
 			c.fail(field, `not one of "failed", "all"`)
+		case name == selection.ArgCascade && value != "true" && value != "false":
+			c.fail(field, `not one of "true", "false"`)
+		}
+	}
+}
+
+// selector judges which resources are meant: nobody hits all of them by leaving something out.
+func (c *checker) selector(t Target, command wire.Command) {
+	chosen := command.Selector != "" || command.All
+	switch {
+	case !t.Selects():
+		if command.Selector != "" {
+			c.fail("selector", "only where the subject's name is -")
+		}
+		if command.All {
+			c.fail("all", "only where the subject's name is -")
+		}
+	case !chosen && command.Args["job"] == "":
+		c.fail("selector", `is missing: the name - needs a selector, or "all": true`)
+	case command.Selector != "" && command.All:
+		c.fail("all", "excludes selector")
+	case len(command.Selector) > selection.SelectorBytesMax:
+		c.fail("selector", fmt.Sprintf("at most %d bytes", selection.SelectorBytesMax))
+	case command.Selector != "":
+		s, err := selector.Parse(command.Selector)
+		if err != nil {
+			c.fail("selector", err.Error())
+		} else if s.Empty() {
+			c.fail("selector", `asks for nothing: say "all": true for all resources of the kind`)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/engine/selection"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
@@ -16,6 +17,10 @@ import (
 
 // headerSubject is the header in which intake passes a command's subject on.
 const headerSubject = "Drover-Subject"
+
+// headerSelection is the header in which a selection says that the job will be its own. Only orchestrators send it: intake
+// passes on no header that it does not know.
+const headerSelection = "Drover-Selection"
 
 // command turns a request of intake into an input. Intake has checked its form; what is checked again here is what the
 // log must never hold.
@@ -47,11 +52,20 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 		return
 	}
 	key := resource.Key{Project: project, Kind: kind, Name: name}
+	if name == selection.Name {
+		o.selections.command(selection.Command{
+			Project: project, Kind: kind, Verb: verb, ID: wire.JobID(key, requestID), RequestID: requestID,
+			Digest: wire.BodyDigest(verb, body), RequestedBy: body.RequestedBy, Selector: body.Selector, Args: body.Args,
+		}, body.Args["job"], body.Args[selection.ArgCascade] == "true", func(decided resource.Reply) {
+			o.decided(reply, h, key, requestID, decided)
+		})
+		return
+	}
 	at := o.c.Now()
 	c := resource.Command{
 		Key: key, Verb: verb, RequestID: requestID, JobID: wire.JobID(key, requestID), Digest: wire.BodyDigest(verb, body),
 		NewUID: wire.UID(key, requestID, at), RequestedBy: body.RequestedBy,
-		Scope: body.Args["scope"], Job: body.Args["job"], Message: body.Args["message"], Phase: body.Args["phase"],
+		Selection: h[headerSelection], Scope: body.Args["scope"], Job: body.Args["job"], Message: body.Args["message"], Phase: body.Args["phase"],
 	}
 	in := drive.Input{Key: key, Input: resource.Input{
 		Kind: resource.OnCommand, At: at, Command: &c, Traceparent: h[bus.HeaderTraceparent],
@@ -80,30 +94,31 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 			in.Blueprint = bp
 		}
 	}
-	in.Reply = func(decided resource.Reply) {
-		host.CrashPoint("orchestrator.before-reply")
-		if decided.Refused != nil {
-			o.refuseWith(reply, h, decided.Refused)
-			return
-		}
-		accepted := func() {
-			o.send(reply, h, wire.Reply{JobID: decided.JobID, Resource: key.String(), RequestID: requestID})
-		}
-		if kind == drive.BlueprintKind {
-			o.c.Shell.Background(func() { // who is answered meets no earlier one any more
-				o.c.Shell.Sleep(catalog.PresentFor)
-				o.c.Shell.Later(accepted)
-			})
-			return
-		}
-		accepted()
-	}
+	in.Reply = func(decided resource.Reply) { o.decided(reply, h, key, requestID, decided) }
 	in.Back = func(err error) {
 		o.c.Log.Warn("a command could not be decided now", host.Resource(project, kind, name), zap.Error(err))
 		o.refuse(reply, h, resource.Overloaded, "the command could not be decided now; try again: "+err.Error())
 	}
 	in.Aside = func(reason string) { o.refuse(reply, h, resource.TooLarge, reason) }
 	o.loop.Offer([]drive.Input{in})
+}
+
+// decided answers with what was decided.
+func (o *Owner) decided(reply Reply, h map[string]string, key resource.Key, requestID string, r resource.Reply) {
+	host.CrashPoint("orchestrator.before-reply")
+	if r.Refused != nil {
+		o.refuseWith(reply, h, r.Refused)
+		return
+	}
+	accepted := func() { o.send(reply, h, wire.Reply{JobID: r.JobID, Resource: key.String(), RequestID: requestID}) }
+	if key.Kind == drive.BlueprintKind {
+		o.c.Shell.Background(func() { // who is answered meets no earlier one any more
+			o.c.Shell.Sleep(catalog.PresentFor)
+			o.c.Shell.Later(accepted)
+		})
+		return
+	}
+	accepted()
 }
 
 func (o *Owner) refuse(reply Reply, h map[string]string, code resource.Code, message string) {

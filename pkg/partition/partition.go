@@ -65,9 +65,10 @@ type Observer interface {
 // Reply answers a request, once.
 type Reply func(header map[string]string, body []byte)
 
-// Config is what a partition is served with. All of it is required, but for Limits.
+// Config is what a partition is served with. All of it is required, but for Others and Limits.
 type Config struct {
 	Bus      Bus
+	Others   Others // nil: selector commands are refused, and those in the log left alone
 	Catalog  *catalog.Catalog
 	Now      func() time.Time // the server's clock, as this process knows it
 	Log      *zap.Logger
@@ -85,6 +86,8 @@ type Owner struct {
 	loop   *drive.Loop
 	sweeps map[bus.Phase]bool // drained phases, of one sweep
 
+	selections *selections
+
 	seen      map[bus.Family]uint64 // the log was read up to here
 	lookAt    time.Time
 	lookAfter time.Duration
@@ -99,6 +102,7 @@ func New(ctx context.Context, c Config) *Owner {
 		_, err := o.read(o.loop.Learn)
 		return err
 	}
+	o.selections = &selections{o: o, live: map[drive.JobKey]*walk{}, feeds: map[string]func(){}}
 	return o
 }
 
@@ -115,6 +119,7 @@ func (o *Owner) TakeOver() (Taken, error) {
 	o.lookAfter = lookFirst
 	o.lookAt = now.Add(o.lookAfter)
 	o.loop.Begin(now)
+	o.selections.resume()
 	return taken, nil
 }
 
@@ -131,7 +136,9 @@ func (o *Owner) read(each adopt) (Taken, error) {
 		}
 		jobs[j.Record.ID] = j
 		if m.Seq > o.seen[bus.Job] {
-			o.loop.AdoptJob(drive.JobKey{Project: m.Entity.Project, ID: j.Record.ID}, j)
+			key := drive.JobKey{Project: m.Entity.Project, ID: j.Record.ID}
+			o.loop.AdoptJob(key, j)
+			o.selections.adopt(key, j)
 		}
 		seen[bus.Job] = m.Seq
 		return nil
@@ -194,6 +201,7 @@ func (o *Owner) look() {
 		return
 	}
 	o.port.keeper.again()
+	o.selections.resume()
 	o.lookAfter = min(2*o.lookAfter, lookMost)
 	o.lookAt = now.Add(o.lookAfter)
 }
@@ -205,10 +213,19 @@ func (o *Owner) Ready() bool { return o.loop.Ready() }
 func (o *Owner) Stats() drive.Stats { return o.loop.Stats() }
 
 // NextDue is when Tick has something to do, by the server's clock; zero: no time is known.
-func (o *Owner) NextDue() time.Time { return o.loop.NextDue() }
+func (o *Owner) NextDue() time.Time {
+	next, other := o.loop.NextDue(), o.selections.nextDue()
+	if next.IsZero() || !other.IsZero() && other.Before(next) {
+		return other
+	}
+	return next
+}
 
 // Tick looks at the clock: what is due is stepped.
-func (o *Owner) Tick() { o.loop.Tick(o.c.Now()) }
+func (o *Owner) Tick() {
+	o.loop.Tick(o.c.Now())
+	o.selections.tick()
+}
 
 // Out is how many appends were sent whose answers were not taken.
 func (o *Owner) Out() int { return len(o.port.out) }

@@ -33,6 +33,7 @@
 //
 // No clock but the world's, no goroutine that runs beside another, no order of a map. No lost stored message: JetStream
 // does not lose what it acknowledged, and a server that does is not survived by any client of it. No notifier, gateway
-// or CLI: they decide nothing. In the long wait until jobs are forgotten sweeps are thinned out to those that find
+// or CLI: they decide nothing. No selector commands yet: its owners are given no way to ask others
+// (partition.Config.Others). In the long wait until jobs are forgotten sweeps are thinned out to those that find
 // something; a fleet at rest is asked nothing else.
 package sim

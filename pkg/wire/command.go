@@ -18,6 +18,8 @@ type Command struct {
 	Manifest    *Manifest         // of verb apply
 	Args        map[string]string // of the other verbs
 	RequestedBy string            // a label, not a proof
+	Selector    string            // which resources, where the name is "-"
+	All         bool              // all of the kind, where the name is "-"
 }
 
 // Manifest is a resource or a blueprint as a user writes it.
@@ -35,6 +37,8 @@ type (
 		Resource    *manifestJSON     `json:"resource,omitempty"`
 		Args        map[string]string `json:"args,omitempty"`
 		RequestedBy string            `json:"requestedBy,omitempty" alias:"requested_by"`
+		Selector    string            `json:"selector,omitempty"`
+		All         bool              `json:"all,omitempty"`
 	}
 	manifestJSON struct {
 		APIVersion string            `json:"apiVersion,omitempty" alias:"api_version"`
@@ -64,7 +68,7 @@ func DecodeCommand(contentType string, body []byte) (Command, error) {
 				return Command{}, first(errs)
 			}
 		}
-		c = Command{Args: present(j.Args), RequestedBy: j.RequestedBy}
+		c = Command{Args: present(j.Args), RequestedBy: j.RequestedBy, Selector: j.Selector, All: j.All}
 		if r := j.Resource; r != nil {
 			c.Manifest = &Manifest{
 				APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Metadata.Name, Project: r.Metadata.Project,
@@ -79,7 +83,7 @@ func DecodeCommand(contentType string, body []byte) (Command, error) {
 		if err := knownFields("", m.ProtoReflect()); err != nil {
 			return Command{}, err
 		}
-		c = Command{Args: present(m.Args), RequestedBy: m.RequestedBy}
+		c = Command{Args: present(m.Args), RequestedBy: m.RequestedBy, Selector: m.Selector, All: m.All}
 		if r := m.Resource; r != nil {
 			c.Manifest = &Manifest{
 				APIVersion: r.ApiVersion, Kind: r.Kind, Name: r.GetMetadata().GetName(),
@@ -119,7 +123,7 @@ func EncodeCommand(contentType string, c Command) ([]byte, error) {
 	var body []byte
 	var err error
 	if isJSON(contentType) {
-		j := commandJSON{Args: c.Args, RequestedBy: c.RequestedBy}
+		j := commandJSON{Args: c.Args, RequestedBy: c.RequestedBy, Selector: c.Selector, All: c.All}
 		if r := c.Manifest; r != nil {
 			j.Resource = &manifestJSON{APIVersion: r.APIVersion, Kind: r.Kind, Spec: r.Spec, Metadata: metadataJSON{
 				Name: r.Name, Project: r.Project, Cluster: r.Cluster, Labels: r.Labels,
@@ -127,7 +131,7 @@ func EncodeCommand(contentType string, c Command) ([]byte, error) {
 		}
 		body, err = marshalJSON(j)
 	} else {
-		m := &commandv1.Command{Args: c.Args, RequestedBy: c.RequestedBy}
+		m := &commandv1.Command{Args: c.Args, RequestedBy: c.RequestedBy, Selector: c.Selector, All: c.All}
 		if r := c.Manifest; r != nil {
 			m.Resource = &commandv1.Manifest{
 				ApiVersion: r.APIVersion, Kind: r.Kind, Spec: string(r.Spec), Metadata: &commandv1.Metadata{
@@ -183,7 +187,11 @@ func BodyDigest(verb string, c Command) string {
 		}
 		parts = append(parts, string(spec))
 	}
-	return hexOf(appendMap(parts, c.Args))
+	parts = appendMap(parts, c.Args)
+	if c.Selector != "" || c.All { // others are digested as they always were
+		parts = append(parts, "selector", c.Selector, strconv.FormatBool(c.All))
+	}
+	return hexOf(parts)
 }
 
 func appendMap(parts []string, m map[string]string) []string {

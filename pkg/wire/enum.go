@@ -33,6 +33,15 @@ var jobStates = [...]statev1.JobState{
 	job.Canceled:  statev1.JobState_JOB_STATE_CANCELED,
 }
 
+var stages = [...]statev1.SelectionStage{
+	job.NoStage:   statev1.SelectionStage_SELECTION_STAGE_UNSPECIFIED,
+	job.Accepted:  statev1.SelectionStage_SELECTION_STAGE_ACCEPTED,
+	job.Walking:   statev1.SelectionStage_SELECTION_STAGE_WALKING,
+	job.Waiting:   statev1.SelectionStage_SELECTION_STAGE_WAITING,
+	job.Canceling: statev1.SelectionStage_SELECTION_STAGE_CANCELING,
+	job.Ended:     statev1.SelectionStage_SELECTION_STAGE_ENDED,
+}
+
 var outcomes = [...]commandv1.Outcome{
 	0:                          commandv1.Outcome_OUTCOME_UNSPECIFIED,
 	resource.OutcomeCompleted:  commandv1.Outcome_OUTCOME_COMPLETED,

@@ -155,6 +155,10 @@ func EncodeJob(e JobEvent) ([]byte, error) {
 	if err := refToProto(&r.Ref, state.Job); err != nil {
 		return nil, within("state.job", err)
 	}
+	var err error
+	if state.Selection, err = selectionToProto(r.Selection); err != nil {
+		return nil, within("state.selection", err)
+	}
 	if int(e.From) >= len(jobStates) {
 		return nil, unknown("from", int32(e.From))
 	}
@@ -187,6 +191,9 @@ func DecodeJob(body []byte) (e JobEvent, err error) {
 	}
 	if err = refFromProto(state.Job, &e.Record.Ref); err != nil {
 		return e, within("state.job", err)
+	}
+	if e.Record.Selection, err = selectionFromProto(state.Selection); err != nil {
+		return e, within("state.selection", err)
 	}
 	e.Traceparent = m.GetCause().GetTraceparent()
 	return e, nil

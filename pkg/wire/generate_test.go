@@ -35,6 +35,9 @@ func generate(t *rapid.T, typ reflect.Type, full bool) reflect.Value {
 	case reflect.TypeFor[job.State]():
 		v.SetUint(uint64(rapid.SampledFrom(job.States()[1:]).Draw(t, "job state")))
 		return v
+	case reflect.TypeFor[job.Stage]():
+		v.SetUint(uint64(rapid.SampledFrom(job.Stages()[1:]).Draw(t, "stage")))
+		return v
 	case reflect.TypeFor[resource.Outcome]():
 		v.SetUint(uint64(rapid.SampledFrom(resource.Outcomes()).Draw(t, "outcome")))
 		return v

@@ -243,6 +243,8 @@ func appendEnum(b []byte, f protoreflect.FieldDescriptor, n protoreflect.EnumNum
 		return appendEnumOf[resource.Status](b, statuses[:], n)
 	case "drover.state.v1.JobState":
 		return appendEnumOf[job.State](b, jobStates[:], n)
+	case "drover.state.v1.SelectionStage":
+		return appendEnumOf[job.Stage](b, stages[:], n)
 	case "drover.command.v1.Outcome":
 		return appendEnumOf[resource.Outcome](b, outcomes[:], n)
 	}

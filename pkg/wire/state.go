@@ -185,7 +185,7 @@ func refToProto(r *job.Ref, m *statev1.JobRef) (err error) {
 	}
 	m.Id, m.RequestId, m.Digest, m.Verb = r.ID, r.RequestID, r.Digest, r.Verb
 	m.Target, m.BlueprintDigest, m.Flow = r.Target, r.Blueprint, r.Flow
-	m.Generation, m.Handed = r.Generation, r.Handed
+	m.Generation, m.Handed, m.Selection = r.Generation, r.Handed, r.Selection
 	m.AcceptedTime, m.StartedTime, m.EndedTime = stamp(r.AcceptedAt), stamp(r.StartedAt), stamp(r.EndedAt)
 	m.Message, m.RequestedBy, m.Canceling = text(r.Message), text(r.RequestedBy), r.Canceling
 	return nil
@@ -200,7 +200,7 @@ func refFromProto(m *statev1.JobRef, r *job.Ref) (err error) {
 	}
 	r.ID, r.RequestID, r.Digest, r.Verb = m.Id, m.RequestId, m.Digest, m.Verb
 	r.Target, r.Blueprint, r.Flow = m.Target, m.BlueprintDigest, m.Flow
-	r.Generation, r.Handed = m.Generation, m.Handed
+	r.Generation, r.Handed, r.Selection = m.Generation, m.Handed, m.Selection
 	r.Message, r.RequestedBy, r.Canceling = m.Message, m.RequestedBy, m.Canceling
 	if r.AcceptedAt, err = instant("acceptedTime", m.AcceptedTime); err != nil {
 		return err

@@ -94,6 +94,11 @@ func TestEnums(t *testing.T) {
 	for _, s := range job.States()[1:] {
 		require.Equal(t, "JOB_STATE_"+nameOf(s.String()), jobStates[s].String())
 	}
+	require.Len(t, stages, len(job.Stages()))
+	require.Len(t, stages, len(statev1.SelectionStage_name))
+	for _, s := range job.Stages()[1:] {
+		require.Equal(t, "SELECTION_STAGE_"+nameOf(s.String()), stages[s].String())
+	}
 	require.Len(t, outcomes, len(resource.Outcomes())+1)
 	require.Len(t, outcomes, len(commandv1.Outcome_name))
 	for _, o := range resource.Outcomes() {
@@ -637,6 +642,7 @@ func TestBodyDigest(t *testing.T) {
 		{"start", manifest(`{"a":1,"b":[true]}`)}, {"apply", manifest(`{"a":2,"b":[true]}`)}, {"apply", manifest(`{`)}, {"apply", Command{}},
 		{"retry", Command{Args: map[string]string{"scope": "all"}}}, {"retry", Command{Args: map[string]string{"scop": "eall"}}},
 		{"retry", Command{}}, {"apply", Command{Manifest: &Manifest{}}},
+		{"retry", Command{All: true}}, {"retry", Command{Selector: "a"}}, {"retry", Command{Selector: "b"}},
 	} {
 		d := BodyDigest(c.verb, c.c)
 		require.False(t, seen[d], "%v", c)

@@ -18,8 +18,8 @@
 //
 // # Absent on purpose
 //
-// No decision that needs a state, and no write to the log: the owner's. No selectors (the name "-"): this version
-// refuses them. No Drover-Reply-To: who wants the answer sends a request. No state of its own.
+// No decision that needs a state, and no write to the log: the owner's; one of a selector too (the name "-"), whose
+// partition is that of the name. No Drover-Reply-To: who wants the answer sends a request. No state of its own.
 package intake
 
 import (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/bus/jetstream"
+	"github.com/droverproject/drover/pkg/bus/memory"
 	"github.com/droverproject/drover/pkg/bus/natsd"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
@@ -23,9 +24,9 @@ import (
 
 // system is a server and connections to it.
 type system struct {
-	t   *testing.T
-	url string
-	bus bus.Bus
+	t    *testing.T
+	bus  bus.Bus
+	open func(name string) (bus.Bus, error)
 }
 
 func start(t *testing.T) *system {
@@ -33,16 +34,32 @@ func start(t *testing.T) *system {
 	server, err := natsd.Start(natsd.Options{StoreDir: t.TempDir(), Port: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Shutdown()) })
-	s := &system{t: t, url: server.ClientURL()}
+	return begin(t, func(name string) (bus.Bus, error) {
+		return jetstream.Connect(t.Context(), jetstream.Options{URL: server.ClientURL(), Name: name, Partitions: partitions})
+	})
+}
+
+// inMemory is the same without a server.
+func inMemory(t *testing.T) *system {
+	t.Helper()
+	sys := memory.New(memory.Options{Partitions: partitions})
+	return begin(t, func(string) (bus.Bus, error) { return sys.Connect(), nil })
+}
+
+const partitions = 16
+
+func begin(t *testing.T, open func(name string) (bus.Bus, error)) *system {
+	t.Helper()
+	s := &system{t: t, open: open}
 	s.bus = s.connect("test")
-	_, err = s.bus.Setup(t.Context(), false)
+	_, err := s.bus.Setup(t.Context(), false)
 	require.NoError(t, err)
 	return s
 }
 
 func (s *system) connect(name string) bus.Bus {
 	s.t.Helper()
-	b, err := jetstream.Connect(s.t.Context(), jetstream.Options{URL: s.url, Name: name, Partitions: 8})
+	b, err := s.open(name)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = b.Close() })
 	return b

@@ -65,6 +65,7 @@ type Ref struct {
 	Canceling   bool   // a cancel was accepted; the job ends when no call is in flight
 	Generation  uint64 // of the spec when it began; 0 while pending
 	Handed      bool   // handed down by the parent: the record is that of the tree's root
+	Selection   string // id of the selector command's job that started it; empty: none did
 }
 
 // Walks is the verb of the flow that the job walks.
@@ -84,6 +85,7 @@ type Record struct {
 	Revision            uint64 // of this record, from 1
 	MinReader           uint32
 	Gone                bool
+	Selection           *Selection // of a selector command's job (package selection); nil otherwise
 }
 
 // Root is what a record says about its root resource.

@@ -71,7 +71,7 @@ func (x *step) command(c Command) {
 func (x *step) newJob(c Command, state job.State, target, blueprintDigest string) *job.Ref {
 	j := job.Ref{
 		ID: c.JobID, RequestID: c.RequestID, Digest: c.Digest, Verb: c.Verb, Target: target, Blueprint: blueprintDigest,
-		State: state, AcceptedAt: x.at, RequestedBy: c.RequestedBy,
+		State: state, AcceptedAt: x.at, RequestedBy: c.RequestedBy, Selection: c.Selection,
 	}
 	switch {
 	case state == job.Running:

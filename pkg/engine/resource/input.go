@@ -56,6 +56,7 @@ type Command struct {
 	Digest      string // of the body
 	NewUID      string // uid for a resource that this command creates; derived by the shell, not drawn
 	RequestedBy string
+	Selection   string // id of the selector command's job that asks; empty: none does
 	// Known is the job's record where one exists already: the same request was answered before.
 	Known *KnownJob
 	// For apply.

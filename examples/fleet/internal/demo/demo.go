@@ -233,7 +233,7 @@ func (d *demo) follow(ctx context.Context) error {
 	return nil
 }
 
-// outcome is what `drover VERB --wait -o json` prints of a resource.
+// outcome is what `drover VERB --wait -o json` prints of a resource; with --all, as the selection's resources.
 type outcome struct {
 	Resource     string `json:"resource"`
 	Result       string `json:"result"`
@@ -253,10 +253,15 @@ func (d *demo) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var outcomes []outcome
-	if err := json.Unmarshal(r.stdout, &outcomes); err != nil {
+	var many struct {
+		Selection struct {
+			Resources []outcome `json:"resources"`
+		} `json:"selection"`
+	}
+	if err := json.Unmarshal(r.stdout, &many); err != nil {
 		return fmt.Errorf("what `drover start` prints: %w", err)
 	}
+	outcomes := many.Selection.Resources
 	broken := "node/" + d.site.Nodes[d.site.Broken].Name
 	var f findings
 	if len(outcomes) != len(d.site.Nodes) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/render"
@@ -71,6 +72,9 @@ func (v *verbCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	if v.many() {
+		return v.runMany(ctx, args, with)
+	}
 	targets, err := v.resolve(ctx, v.app, args)
 	if err != nil {
 		return err
@@ -84,7 +88,7 @@ func (v *verbCommand) run(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	return v.app.carryOut(ctx, [][]order{orders}, v.sendFlags, len(orders) == 1 && !v.all && v.selector == "")
+	return v.app.carryOut(ctx, [][]order{orders}, v.sendFlags, len(orders) == 1)
 }
 
 // jobOf is the job of a resource that is to be waited for. Where there is no such resource, the command will say so.
@@ -118,12 +122,16 @@ type outcome struct {
 	// FailedPhases are why a job failed.
 	FailedPhases []failedPhase `json:"failedPhases,omitempty"`
 	Seconds      float64       `json:"seconds,omitempty"`
+	// Selection is what a selector command came to; only with --wait.
+	Selection *selected `json:"selection,omitempty"`
 
 	exit     int
 	target   target
 	spec     []byte // of a manifest
 	uid      string // of the resource, where its job was followed
 	revision uint64 // of the resource, that the job's record is derived from
+	record   job.Record
+	counts   *selected // how a selection that is under way stands
 }
 
 type violation struct {
@@ -148,9 +156,9 @@ const (
 )
 
 // carryOut sends orders, waits for their jobs where that was asked for, and prints what became of them. Of several
-// groups, each is sent when all of the one before it have been answered. one says that one thing was asked for by its
-// name.
-func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, one bool) error {
+// groups, each is sent when all of the one before it have been answered. one says that one thing was asked for. also are
+// jobs that are waited for beside those of the orders.
+func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, one bool, also ...*outcome) error {
 	s, err := a.newSender(ctx, flags.requestID)
 	if err != nil {
 		return err
@@ -178,6 +186,7 @@ func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, o
 	for _, hint := range slices.Sorted(maps.Keys(hints)) {
 		a.tell("%s %s", a.errPaint.Dim("hint:"), render.Text(hint))
 	}
+	outcomes = append(outcomes, also...)
 	if flags.wait {
 		if err := a.waitFor(ctx, s.bus, outcomes); err != nil {
 			return err
@@ -244,6 +253,9 @@ func (a *App) printOutcome(o *outcome) error {
 	if o.JobID != "" {
 		line += a.paint.Dim("  job " + render.Text(o.JobID))
 	}
+	if o.Selection != nil {
+		line += "  " + render.Text(o.Message)
+	}
 	return a.printf("%s\n", line)
 }
 
@@ -258,6 +270,9 @@ func (a *App) paintResult(result string) string {
 	}
 }
 
+// resourceLinesMax is of how many resources of a selector command people are shown each; of more only the counts.
+const resourceLinesMax = 1000
+
 // printOutcomes prints all of them at the end: for people only those that were waited for, because the others have
 // been printed as they came.
 func (a *App) printOutcomes(outcomes []*outcome, one, waited bool) error {
@@ -267,6 +282,13 @@ func (a *App) printOutcomes(outcomes []*outcome, one, waited bool) error {
 	}
 	return a.printItems(items, one, func() error {
 		for _, o := range outcomes {
+			if o.Selection != nil && len(o.Selection.Resources) <= resourceLinesMax {
+				for _, made := range o.Selection.Resources {
+					if err := a.printOutcome(made); err != nil {
+						return err
+					}
+				}
+			}
 			if !waited || o.Result == resultRefused || o.Result == resultError {
 				continue
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/engine/resource"
-	"github.com/droverproject/drover/services/drover/internal/selector"
+	"github.com/droverproject/drover/pkg/selector"
 )
 
 // completeTimeout bounds what a person waits for after TAB.

@@ -56,7 +56,7 @@ func TestUsageErrors(t *testing.T) {
 		a.Up = up.Run
 		r := drover(t, a, strings.Fields(args)...)
 		if args == "start node -l a=" { // a label with an empty value is a selector
-			require.Equal(t, ExitOK, r.code, r.err)
+			require.Equal(t, ExitUnreachable, r.code, r.err)
 			continue
 		}
 		require.Equal(t, ExitUsage, r.code, "%s: %s%s", args, r.out, r.err)

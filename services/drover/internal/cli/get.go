@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/selector"
 	"github.com/droverproject/drover/services/drover/internal/render"
-	"github.com/droverproject/drover/services/drover/internal/selector"
 )
 
 func newGet(a *App) *cobra.Command {

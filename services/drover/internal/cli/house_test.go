@@ -107,8 +107,10 @@ func TestHouse(t *testing.T) {
 
 	r = drover(t, a, "start", "--all", "box", "--wait", "--timeout", "20s", "-o", "json")
 	require.Equal(t, ExitFailed, r.code, r.err)
-	var outcomes []outcome
-	require.NoError(t, json.Unmarshal([]byte(r.out), &outcomes))
+	var many outcome
+	require.NoError(t, json.Unmarshal([]byte(r.out), &many))
+	require.Equal(t, []string{"box/-", "failed", "2 matched, 1 succeeded, 1 failed"}, []string{many.Resource, many.Result, many.Message})
+	outcomes := many.Selection.Resources
 	require.Equal(t, []string{"box/bad", "box/good"}, []string{outcomes[0].Resource, outcomes[1].Resource})
 	require.Equal(t, "failed", outcomes[0].Result)
 	require.Equal(t, "succeeded", outcomes[1].Result)
@@ -145,8 +147,44 @@ func TestHouse(t *testing.T) {
 	require.Equal(t, ExitOK, r.code, r.err)
 	r = drover(t, a, "wait", "--all", "box", "--for", "state=Started", "--timeout", "20s")
 	require.Equal(t, "box/bad  Started\nbox/good  Started\n", r.out)
+	r = drover(t, a, "retry", "--all", "box", "--wait")
+	require.Equal(t, ExitFailed, r.code, "nothing has failed")
+	require.Contains(t, r.err, "box/good: retry refused: conflict: ")
+	require.Contains(t, r.out, "2 matched, 2 refused")
 	r = drover(t, a, "retry", "--all", "box")
-	require.Equal(t, ExitConflict, r.code, "nothing has failed")
+	require.Equal(t, ExitOK, r.code, "it was accepted; what becomes of it shows its job: %s", r.err)
+
+	// A selector command's job shows its counts, and what refused.
+	r = drover(t, a, "jobs", "show", many.JobID)
+	require.Regexp(t, `Selector +all\n`, r.out)
+	require.Regexp(t, `Resources +2 matched, 1 succeeded, 1 failed\n`, r.out)
+	r = drover(t, a, "jobs", "list", "--selection", many.JobID, "-o", "name")
+	require.ElementsMatch(t, []string{outcomes[0].JobID, outcomes[1].JobID}, strings.Fields(r.out))
+	r = drover(t, a, "jobs", "wait", many.JobID)
+	require.Equal(t, ExitFailed, r.code, r.err)
+	r = drover(t, a, "start", "--all", "box", "--wait", "--timeout", "20s")
+	require.Equal(t, ExitOK, r.code, r.err)
+	require.Regexp(t, `(?m)^box/- +start succeeded .*2 matched, 2 succeeded$`, r.out)
+	r = drover(t, a, "start", "box", "-l", "rack=z", "--wait", "--timeout", "20s")
+	require.Equal(t, ExitOK, r.code, r.err)
+	require.Contains(t, r.out, "no resource matched")
+
+	// One that is under way is canceled by its id, with what it has started.
+	touch(t, mended+".hold")
+	r = drover(t, a, "terminate", "--all", "box", "-o", "json")
+	require.Equal(t, ExitOK, r.code, r.err)
+	var under outcome
+	require.NoError(t, json.Unmarshal([]byte(r.out), &under))
+	require.Equal(t, ExitTimeout, drover(t, a, "jobs", "wait", under.JobID, "--timeout", "300ms").code)
+	r = drover(t, a, "jobs", "list", "--state", "running")
+	require.Contains(t, r.out, "2 matched, 2 under way")
+	r = drover(t, a, "jobs", "cancel", under.JobID, "--cascade")
+	require.Equal(t, ExitOK, r.code, r.err)
+	remove(t, mended+".hold")
+	r = drover(t, a, "jobs", "wait", under.JobID, "--timeout", "20s")
+	require.Equal(t, ExitCanceled, r.code, r.err)
+	require.Equal(t, ExitUsage, drover(t, a, "jobs", "cancel", "--cascade", restarted(t, a)).code, "it is no selector command's")
+	require.Equal(t, ExitOK, drover(t, a, "start", "box", "-l", "rack in (a,b)", "--wait", "--timeout", "20s").code)
 
 	// A job that hangs is canceled by its id. What it leads to is another matter.
 	touch(t, mended+".hold")
@@ -201,6 +239,16 @@ func TestHouse(t *testing.T) {
 	require.Empty(t, drover(t, a, "get", "blueprints", "-o", "name").out)
 	require.Equal(t, ExitNotFound, drover(t, a, "delete", "blueprint/box").code)
 	require.Equal(t, ExitOK, drover(t, a, "apply", "-f", manifest, "--wait", "--timeout", "20s").code)
+}
+
+// restarted makes a job of box/good that is under way, or has just ended.
+func restarted(t *testing.T, a *App) string {
+	t.Helper()
+	touched := drover(t, a, "terminate", "box/good", "-o", "json")
+	require.Equal(t, ExitOK, touched.code, touched.err)
+	var o outcome
+	require.NoError(t, json.Unmarshal([]byte(touched.out), &o))
+	return o.JobID
 }
 
 // TestRefusals is one of each code, as an exit code and with what to do.

@@ -14,6 +14,7 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/engine/selection"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/follow"
 	"github.com/droverproject/drover/services/drover/internal/render"
@@ -41,11 +42,13 @@ type jobFilter struct {
 	kind   string
 	name   string
 	newest int // 0: all
+	// selection is the id of the selector command's job that started them; empty: whichever.
+	selection string
 }
 
 func newJobsList(a *App) *cobra.Command {
 	var states []string
-	newest := 0
+	newest, selection := 0, ""
 	cmd := &cobra.Command{
 		Use:     "list [KIND | KIND/NAME]",
 		Aliases: []string{"ls"},
@@ -53,11 +56,12 @@ func newJobsList(a *App) *cobra.Command {
 		Example: `  drover jobs list
   drover jobs list --state running,pending
   drover jobs list node/web-1 -o wide
-  drover jobs list --state failed -o name`,
+  drover jobs list --state failed -o name
+  drover jobs list --selection ltdjfdhvwgcxsmn4ssdm5jrsuu   what a selector command has started`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeGet,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
-			f := jobFilter{newest: newest}
+			f := jobFilter{newest: newest, selection: selection}
 			if newest < 0 {
 				return usage("--newest: %d is no number of jobs", newest)
 			}
@@ -82,6 +86,7 @@ func newJobsList(a *App) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only jobs in these states: pending, running, succeeded, failed, canceled")
+	cmd.Flags().StringVar(&selection, "selection", "", "only jobs that this selector command's job has started")
 	cmd.Flags().IntVar(&newest, "newest", 0, "only so many (default all)")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(jobStateNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -161,6 +166,7 @@ func listJobEntries(ctx context.Context, b bus.Readers, project string, f jobFil
 		}
 		r := &e.Record
 		if !r.Gone && (f.kind == "" || r.Kind == f.kind) && (f.name == "" || r.Name == f.name) &&
+			(f.selection == "" || r.Ref.Selection == f.selection) &&
 			(len(f.states) == 0 || slices.Contains(f.states, r.State)) {
 			jobs = append(jobs, e)
 		}
@@ -189,6 +195,9 @@ func (a *App) jobTable(jobs []jobEntry) *render.Table {
 		r := &jobs[i].Record
 		resource := render.Text(r.Kind + "/" + r.Name)
 		age, ran, message := render.Age(now, r.AcceptedAt), runText(now, &r.Ref), render.Text(r.Message)
+		if s := r.Selection; s != nil && !r.State.Final() {
+			message = countsText(s)
+		}
 		if a.wide() {
 			t.Row(r.ID, resource, render.Text(r.Verb), render.Text(r.Target), a.paintJob(r.State), age, ran,
 				render.Text(r.RequestedBy), render.Text(r.RequestID), message)
@@ -278,8 +287,26 @@ func (a *App) writeJob(ctx context.Context, b Bus, e *jobEntry, apart bool) erro
 	t.Row(a.paint.Bold("Asked by"), render.Text(r.RequestedBy))
 	t.Row(a.paint.Bold("Request"), render.Text(r.RequestID))
 	t.Row(a.paint.Bold("Blueprint"), render.Text(r.Blueprint))
+	if r.Ref.Selection != "" {
+		t.Row(a.paint.Bold("Selection"), render.Text(r.Ref.Selection))
+	}
+	if s := r.Selection; s != nil {
+		t.Row(a.paint.Bold("Selector"), selectorText(s))
+		t.Row(a.paint.Bold("Stage"), s.Stage.String())
+		t.Row(a.paint.Bold("Asked up to"), render.Text(s.Cursor))
+		t.Row(a.paint.Bold("Resources"), countsText(s))
+	}
 	t.Row(a.paint.Bold("Message"), render.Text(r.Message))
 	s.table(t, "")
+	if sel := r.Selection; sel != nil {
+		for _, f := range sel.Refusals {
+			s.line("\n%s refused: %s: %s", render.Text(r.Kind+"/"+f.Name), render.Text(f.Code), render.Text(f.Message))
+		}
+		if more := int(sel.Refused) - len(sel.Refusals); more > 0 {
+			s.line("\nand %d more refused", more)
+		}
+		return s.err
+	}
 	if r.State == job.Failed {
 		for _, f := range failedPhases(ctx, b, *r) {
 			s.line("\nphase %s failed in state %s, attempt %d: %s", render.Text(f.Phase), render.Text(f.State), f.Attempt, render.Text(f.Message))
@@ -342,20 +369,22 @@ func newJobsCancel(a *App) *cobra.Command {
 		Use:   "cancel ID...",
 		Short: "Cancel jobs",
 		Long: `Cancel jobs by their ids. What is out may end; nothing more is handed out. A job that waits behind another is taken
-out at once. With --wait the command returns when the jobs have ended.`,
+out at once. With --wait the command returns when the jobs have ended. The job of a selector command (--all, -l) asks no
+more resources then; what it has started goes on, unless --cascade is given.`,
 		Example: `  drover jobs cancel ltdjfdhvwgcxsmn4ssdm5jrsuu --wait
   drover jobs cancel $(drover jobs list --state running -o name)`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeJobs,
 	}
 	message := messageArg(cmd)
+	cascade := cmd.Flags().Bool("cascade", false, "of a selector command: cancel the jobs that it has started, too")
 	send.add(cmd)
 	cmd.RunE = a.runner(func(ctx context.Context, args []string) error {
 		with, err := message()
 		if err != nil {
 			return err
 		}
-		return a.cancelJobs(ctx, args, with, send)
+		return a.cancelJobs(ctx, args, with, *cascade, send)
 	})
 	return cmd
 }
@@ -363,7 +392,7 @@ out at once. With --wait the command returns when the jobs have ended.`,
 // jobTail is how much of a job's id tells the orders apart that cancel jobs of one resource.
 const jobTail = 10
 
-func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]string, flags sendFlags) error {
+func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]string, cascade bool, flags sendFlags) error {
 	b, err := a.bus(ctx)
 	if err != nil {
 		return err
@@ -376,6 +405,9 @@ func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]stri
 			return err
 		}
 		r := &e.Record
+		if cascade && r.Selection == nil {
+			return usage("--cascade: job %s is not that of a selector command", id)
+		}
 		if r.State.Final() {
 			a.tell("job %s: %s: it has %s already", render.Text(id), a.errPaint.Bad("refused"), pastOf(r.State))
 			exit = worse(exit, ExitConflict)
@@ -384,6 +416,9 @@ func (a *App) cancelJobs(ctx context.Context, ids []string, with map[string]stri
 		t := target{kind: r.Kind, name: r.Name}
 		body := wire.Command{Args: map[string]string{"job": id}}
 		maps.Copy(body.Args, with)
+		if cascade {
+			body.Args[selection.ArgCascade] = "true"
+		}
 		orders = append(orders, order{target: t, verb: resource.VerbCancel, body: body, job: id, tail: id[:min(len(id), jobTail)]})
 	}
 	if len(orders) > 0 {

@@ -85,6 +85,9 @@ func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[s
 	}
 	err := follow.Jobs(ctx, b, project, ids, func(e wire.JobEvent) error {
 		o := jobs[e.Record.ID]
+		if e.Record.Selection != nil {
+			return a.sawSelection(ctx, b, o, &e.Record, p)
+		}
 		o.uid, o.revision = e.Record.UID, e.Record.ResourceRevision
 		if !e.Record.State.Final() {
 			p.job(o, e.Record.State)
@@ -105,7 +108,11 @@ func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[s
 	}
 	var first error
 	for _, o := range jobs {
-		if err := waitSettled(ctx, b, project, o); err != nil {
+		settled := waitSettled
+		if o.Selection != nil {
+			settled = waitSelected
+		}
+		if err := settled(ctx, b, project, o); err != nil {
 			o.Result, o.exit = resultWaiting, ExitTimeout
 			if first == nil {
 				first = fmt.Errorf("follow %s in bucket %s: %w", o.Resource, bus.Resource.Bucket(), err)
@@ -113,6 +120,21 @@ func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[s
 		}
 	}
 	return first
+}
+
+// sawSelection takes a record of a selector command's job.
+func (a *App) sawSelection(ctx context.Context, b Bus, o *outcome, r *job.Record, p *progress) error {
+	if !r.State.Final() {
+		p.selection(o, r)
+		return nil
+	}
+	if err := gather(ctx, b, o, r); err != nil {
+		return err
+	}
+	o.Result, o.Message, o.exit = r.State.String(), r.Message, o.exitOf(r.State)
+	o.Seconds = r.EndedAt.Sub(r.AcceptedAt).Seconds()
+	p.job(o, r.State)
+	return nil
 }
 
 // waitSettled waits for what a user means by a verb that is over before its effect is.
@@ -199,8 +221,9 @@ type progress struct {
 	states  map[string]job.State
 	seen    map[string]resource.State // by resource, as last shown
 	drawn   time.Time
-	line    string // what is on the live line
-	current string // the latest change, for the live line of few
+	told    time.Time // when counts were said last
+	line    string    // what is on the live line
+	current string    // the latest change, for the live line of few
 	ended   bool
 }
 
@@ -233,6 +256,24 @@ func (p *progress) job(o *outcome, s job.State) {
 	p.draw(s.Final() && p.done() == p.total)
 }
 
+// selectionEvery is how often the counts of a selection are told where no terminal is.
+const selectionEvery = 5 * time.Second
+
+// selection tells how the job of a selector command gets on.
+func (p *progress) selection(o *outcome, r *job.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.states[o.JobID] = r.State
+	o.counts = selectedOf(r)
+	p.current = fmt.Sprintf("%s: %s: %s", render.Text(o.Resource), render.Text(o.Verb), countsText(r.Selection))
+	if p.live {
+		p.draw(false)
+	} else if time.Since(p.told) >= selectionEvery {
+		p.told = time.Now()
+		p.say(p.current)
+	}
+}
+
 // verdict is what a person needs to know of a job that did not succeed.
 func (p *progress) verdict(o *outcome, s job.State) string {
 	paint := p.app.errPaint
@@ -246,6 +287,10 @@ func (p *progress) verdict(o *outcome, s job.State) string {
 		if f.Message != "" {
 			b.WriteString(": " + render.Text(f.Message))
 		}
+	}
+	if o.Selection != nil {
+		b.WriteString(p.selectedVerdict(o))
+		return b.String()
 	}
 	if s == job.Failed {
 		fmt.Fprintf(&b, "\n  %s drover describe %s, drover logs %s; once it is mended: drover retry %s --wait",
@@ -348,9 +393,12 @@ func (p *progress) draw(now bool) {
 const barWidth = 24
 
 func (p *progress) summary() string {
-	done := p.done()
-	filled := barWidth * done / p.total
-	line := fmt.Sprintf("[%s%s] %d/%d", strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), done, p.total)
+	done, total := p.done(), p.total
+	if o := p.only(); o != nil && o.counts != nil { // its resources are what is counted
+		done, total = int(o.counts.ended()), max(int(o.counts.Matched), 1)
+	}
+	filled := barWidth * min(done, total) / total
+	line := fmt.Sprintf("[%s%s] %d/%d", strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), done, total)
 	counts := map[job.State]int{}
 	for _, s := range p.states {
 		counts[s]++
@@ -364,6 +412,17 @@ func (p *progress) summary() string {
 		line += "  " + p.current
 	}
 	return line
+}
+
+// only is the one outcome that is waited for; nil where there are more.
+func (p *progress) only() *outcome {
+	if p.total != 1 {
+		return nil
+	}
+	for _, o := range p.jobs {
+		return o
+	}
+	return nil
 }
 
 func (p *progress) done() int {

@@ -227,22 +227,29 @@ func TestApproveAndCancelAreAskedAs(t *testing.T) {
 	type asked struct {
 		subject, request string
 		args             map[string]string
+		selector         string
+		all              bool
 	}
 	var got []asked
 	api(t, s.system, func(subject, request string, c wire.Command) (wire.Reply, bool) {
-		got = append(got, asked{subject, request, c.Args})
+		got = append(got, asked{subject, request, c.Args, c.Selector, c.All})
 		return wire.Reply{JobID: "j", Resource: "r"}, true
 	})
 	for _, args := range []string{
 		"approve service/gated", "approve service/gated --phase port", "jobs cancel reconcile-2 -m no", "deploy service/gated", "retry item/busy --scope all",
+		"delete service -l rack=a", "deploy --all service --request-id mine",
 	} {
 		r := drover(t, app(s.system), strings.Fields(args)...)
 		require.Equal(t, ExitOK, r.code, "%s: %s", args, r.err)
 	}
-	require.Len(t, got, 5)
+	require.Len(t, got, 7)
+	require.Equal(t, asked{subject: "drover.api.default.service.=2D.delete", request: "REQUEST", selector: "rack=a"}, got[5])
+	require.Equal(t, asked{subject: "drover.api.default.service.=2D.deploy", request: "mine", all: true}, got[6])
 	require.Empty(t, got[0].args)
 	require.Equal(t, map[string]string{"phase": "port"}, got[1].args)
-	require.Equal(t, asked{got[2].subject, "REQUEST-reconcile-", map[string]string{"job": "reconcile-2", "message": "no"}}, got[2])
+	require.Equal(t, asked{
+		subject: got[2].subject, request: "REQUEST-reconcile-", args: map[string]string{"job": "reconcile-2", "message": "no"},
+	}, got[2])
 	require.Empty(t, got[3].args)
 	require.Equal(t, map[string]string{"scope": "all"}, got[4].args)
 

@@ -3,13 +3,16 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/engine/selection"
 	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/services/drover/internal/follow"
 )
 
 // Times of settle.
@@ -28,7 +31,13 @@ func settle(ctx context.Context, b Bus, outcomes []*outcome) {
 	places := make(chan struct{}, RequestsInFlight)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	all := slices.Clone(outcomes)
 	for _, o := range outcomes {
+		if o.Selection != nil {
+			all = append(all, o.Selection.Resources...)
+		}
+	}
+	for _, o := range all {
 		if o.Result == resultRefused || o.Result == resultError {
 			continue
 		}
@@ -50,6 +59,10 @@ func settle(ctx context.Context, b Bus, outcomes []*outcome) {
 func (o *outcome) shown(ctx context.Context, b Bus) bool {
 	if o.target.kind == kindBlueprint {
 		return o.blueprintShown(ctx, b)
+	}
+	if o.target.name == selection.Name {
+		_, err := b.Get(ctx, follow.JobEntity(o.Project, o.JobID))
+		return !errors.Is(err, bus.ErrNotFound)
 	}
 	e, err := getResource(ctx, b, o.Project, o.target)
 	switch {

@@ -13,9 +13,9 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/selector"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/render"
-	"github.com/droverproject/drover/services/drover/internal/selector"
 )
 
 // kindBlueprint is the kind under which blueprints are applied and deleted; a blueprint's name is the kind it defines.
@@ -128,23 +128,31 @@ func namedTargets(args []string) ([]target, error) {
 	return targets, nil
 }
 
-func (f *targetFlags) match(ctx context.Context, a *App, args []string) ([]target, error) {
+// chosen is the kind, and which of its resources --all or --selector choose.
+func (f *targetFlags) chosen(args []string) (kind string, sel selector.Selector, err error) {
 	if len(args) != 1 || strings.Contains(args[0], "/") {
-		return nil, usage("--all and --selector take one KIND and no names")
+		return "", sel, usage("--all and --selector take one KIND and no names")
 	}
 	if f.all && f.selector != "" {
-		return nil, usage("--all and --selector exclude each other")
+		return "", sel, usage("--all and --selector exclude each other")
 	}
-	kind := args[0]
+	kind = args[0]
 	if err := checkName("kind", kind); err != nil {
-		return nil, err
+		return "", sel, err
 	}
 	if isBlueprint(kind) {
-		return nil, usage("--all and --selector are for resources; name blueprints one by one")
+		return "", sel, usage("--all and --selector are for resources; name blueprints one by one")
 	}
-	sel, err := selector.Parse(f.selector)
+	if sel, err = selector.Parse(f.selector); err != nil {
+		return "", sel, usage("%w", err)
+	}
+	return kind, sel, nil
+}
+
+func (f *targetFlags) match(ctx context.Context, a *App, args []string) ([]target, error) {
+	kind, sel, err := f.chosen(args)
 	if err != nil {
-		return nil, usage("%w", err)
+		return nil, err
 	}
 	b, err := a.bus(ctx)
 	if err != nil {

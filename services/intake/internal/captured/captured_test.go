@@ -275,7 +275,7 @@ func TestRefusalsAreStoredAndThenAcknowledged(t *testing.T) {
 		require.Equal(t, "r1", s.refusals["p/r1"].RequestID)
 		require.Equal(t, resource.Invalid, s.refusals["p/r2"].Refused.Code)
 		require.Equal(t, "header.Drover-Request-Id", s.refusals[fmt.Sprintf("p/c%d", badID)].Refused.Violations[0].Field)
-		require.Equal(t, "subject.name", s.refusals["p/r4"].Refused.Violations[0].Field)
+		require.Equal(t, "selector", s.refusals["p/r4"].Refused.Violations[0].Field)
 		require.Equal(t, "header.Nats-Msg-Id", s.refusals["p/r5"].Refused.Violations[0].Field)
 		require.Len(t, s.asked, 1, "only what could be meant reaches the owner")
 	})

@@ -113,7 +113,7 @@ func serve(parent context.Context, c Config) error {
 	}
 	defer s.timer.Stop()
 	s.owner = partition.New(ctx, partition.Config{
-		Bus: c.Bus, Catalog: c.Catalog, Now: c.Clock.Now, Log: c.Log, Observer: c.Metrics, Shell: s, Number: c.Number,
+		Bus: c.Bus, Others: c.Bus, Catalog: c.Catalog, Now: c.Clock.Now, Log: c.Log, Observer: c.Metrics, Shell: s, Number: c.Number,
 	})
 	began := time.Now()
 	taken, err := s.owner.TakeOver()

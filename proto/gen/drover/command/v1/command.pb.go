@@ -97,10 +97,15 @@ type Command struct {
 	// The manifest; only for verb apply, and required there.
 	Resource *Manifest `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Arguments of other verbs: scope ("failed" or "all") for retry; job (id) and message for cancel and interrupt; phase for
-	// approve.
+	// approve; cascade ("true") for the cancel of a selector command's job.
 	Args map[string]string `protobuf:"bytes,2,rep,name=args,proto3" json:"args,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Who asks: a label, not a proof.
-	RequestedBy   string `protobuf:"bytes,3,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	RequestedBy string `protobuf:"bytes,3,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	// Only where the subject's name is "-": which resources of the kind are meant, as in
+	// "rack=a,size!=small,tier in (x, y),zone notin (z),ssd,!old"; at most 4 KiB.
+	Selector string `protobuf:"bytes,4,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Only where the subject's name is "-", instead of selector: all resources of the kind.
+	All           bool `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -154,6 +159,20 @@ func (x *Command) GetRequestedBy() string {
 		return x.RequestedBy
 	}
 	return ""
+}
+
+func (x *Command) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *Command) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
 }
 
 // Manifest is a resource, or a blueprint, as a user writes it.
@@ -685,11 +704,13 @@ var File_drover_command_v1_command_proto protoreflect.FileDescriptor
 
 const file_drover_command_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdrover/command/v1/command.proto\x12\x11drover.command.v1\x1a\x1adrover/agent/v1/work.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd8\x01\n" +
+	"\x1fdrover/command/v1/command.proto\x12\x11drover.command.v1\x1a\x1adrover/agent/v1/work.proto\x1a\x1egoogle/protobuf/duration.proto\"\x86\x02\n" +
 	"\aCommand\x127\n" +
 	"\bresource\x18\x01 \x01(\v2\x1b.drover.command.v1.ManifestR\bresource\x128\n" +
 	"\x04args\x18\x02 \x03(\v2$.drover.command.v1.Command.ArgsEntryR\x04args\x12!\n" +
-	"\frequested_by\x18\x03 \x01(\tR\vrequestedBy\x1a7\n" +
+	"\frequested_by\x18\x03 \x01(\tR\vrequestedBy\x12\x1a\n" +
+	"\bselector\x18\x04 \x01(\tR\bselector\x12\x10\n" +
+	"\x03all\x18\x05 \x01(\bR\x03all\x1a7\n" +
 	"\tArgsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x01\n" +

@@ -179,6 +179,71 @@ func (JobState) EnumDescriptor() ([]byte, []int) {
 	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{1}
 }
 
+// SelectionStage is how far the job of a selector command is.
+type SelectionStage int32
+
+const (
+	// Never sent.
+	SelectionStage_SELECTION_STAGE_UNSPECIFIED SelectionStage = 0
+	// Accepted; nothing was asked yet.
+	SelectionStage_SELECTION_STAGE_ACCEPTED SelectionStage = 1
+	// The matching resources are asked, in the order of their names.
+	SelectionStage_SELECTION_STAGE_WALKING SelectionStage = 2
+	// All were asked; jobs that it started are not final.
+	SelectionStage_SELECTION_STAGE_WAITING SelectionStage = 3
+	// It was canceled; what is out is waited for.
+	SelectionStage_SELECTION_STAGE_CANCELING SelectionStage = 4
+	// It is final.
+	SelectionStage_SELECTION_STAGE_ENDED SelectionStage = 5
+)
+
+// Enum value maps for SelectionStage.
+var (
+	SelectionStage_name = map[int32]string{
+		0: "SELECTION_STAGE_UNSPECIFIED",
+		1: "SELECTION_STAGE_ACCEPTED",
+		2: "SELECTION_STAGE_WALKING",
+		3: "SELECTION_STAGE_WAITING",
+		4: "SELECTION_STAGE_CANCELING",
+		5: "SELECTION_STAGE_ENDED",
+	}
+	SelectionStage_value = map[string]int32{
+		"SELECTION_STAGE_UNSPECIFIED": 0,
+		"SELECTION_STAGE_ACCEPTED":    1,
+		"SELECTION_STAGE_WALKING":     2,
+		"SELECTION_STAGE_WAITING":     3,
+		"SELECTION_STAGE_CANCELING":   4,
+		"SELECTION_STAGE_ENDED":       5,
+	}
+)
+
+func (x SelectionStage) Enum() *SelectionStage {
+	p := new(SelectionStage)
+	*p = x
+	return p
+}
+
+func (x SelectionStage) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SelectionStage) Descriptor() protoreflect.EnumDescriptor {
+	return file_drover_state_v1_state_proto_enumTypes[2].Descriptor()
+}
+
+func (SelectionStage) Type() protoreflect.EnumType {
+	return &file_drover_state_v1_state_proto_enumTypes[2]
+}
+
+func (x SelectionStage) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SelectionStage.Descriptor instead.
+func (SelectionStage) EnumDescriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{2}
+}
+
 // Resource is the state of one resource after an event.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -896,7 +961,9 @@ type JobRef struct {
 	// Generation of the spec when the job began; 0 while it is pending.
 	Generation uint64 `protobuf:"varint,15,opt,name=generation,proto3" json:"generation,omitempty"`
 	// True where the parent handed the job down: its record is that of the tree's root.
-	Handed        bool `protobuf:"varint,16,opt,name=handed,proto3" json:"handed,omitempty"`
+	Handed bool `protobuf:"varint,16,opt,name=handed,proto3" json:"handed,omitempty"`
+	// Id of the selector command's job that started it; empty: none did.
+	Selection     string `protobuf:"bytes,17,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1043,6 +1110,13 @@ func (x *JobRef) GetHanded() bool {
 	return false
 }
 
+func (x *JobRef) GetSelection() string {
+	if x != nil {
+		return x.Selection
+	}
+	return ""
+}
+
 // Job is the state of one job, derived from its root resource.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1061,7 +1135,9 @@ type Job struct {
 	// Counts events of this job, from 1.
 	Revision uint64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
 	// True in the last event of a job that was forgotten.
-	Gone          bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
+	// How far a selector command's walk is; unset for other jobs. The root resource's name is then "-".
+	Selection     *Selection `protobuf:"bytes,9,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1152,6 +1228,258 @@ func (x *Job) GetGone() bool {
 	return false
 }
 
+func (x *Job) GetSelection() *Selection {
+	if x != nil {
+		return x.Selection
+	}
+	return nil
+}
+
+// Selection is a selector command: one job that walks all resources of a kind that match, and waits for their jobs.
+type Selection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which resources; empty: all of the kind.
+	Selector string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Arguments that each resource is asked with.
+	Args map[string]string `protobuf:"bytes,2,rep,name=args,proto3" json:"args,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// How far it is.
+	Stage SelectionStage `protobuf:"varint,3,opt,name=stage,proto3,enum=drover.state.v1.SelectionStage" json:"stage,omitempty"`
+	// Name of the last resource that was asked, in the order of names (bytes). A crash repeats what comes after it.
+	Cursor string `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Resources that matched, up to the cursor.
+	Matched uint32 `protobuf:"varint,5,opt,name=matched,proto3" json:"matched,omitempty"`
+	// Resources that accepted, and so have a job of this selection.
+	Accepted uint32 `protobuf:"varint,6,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Resources that refused.
+	Refused uint32 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Jobs that succeeded.
+	Succeeded uint32 `protobuf:"varint,8,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Jobs that failed.
+	Failed uint32 `protobuf:"varint,9,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Jobs that were canceled.
+	Canceled uint32 `protobuf:"varint,10,opt,name=canceled,proto3" json:"canceled,omitempty"`
+	// The first refusals, at most 8.
+	Refusals []*SelectionRefusal `protobuf:"bytes,11,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// True where its cancel also cancels the jobs that it started.
+	Cascade bool `protobuf:"varint,12,opt,name=cascade,proto3" json:"cascade,omitempty"`
+	// Why it was canceled, at most 1 KiB.
+	CancelMessage string `protobuf:"bytes,13,opt,name=cancel_message,json=cancelMessage,proto3" json:"cancel_message,omitempty"`
+	// Why the walk stands still, at most 1 KiB; empty while it moves.
+	Waits string `protobuf:"bytes,14,opt,name=waits,proto3" json:"waits,omitempty"`
+	// When the last resource was asked; unset before.
+	WalkedTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=walked_time,json=walkedTime,proto3" json:"walked_time,omitempty"`
+	// When this state was recorded.
+	UpdatedTime   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=updated_time,json=updatedTime,proto3" json:"updated_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Selection) Reset() {
+	*x = Selection{}
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Selection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Selection) ProtoMessage() {}
+
+func (x *Selection) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Selection.ProtoReflect.Descriptor instead.
+func (*Selection) Descriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Selection) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *Selection) GetArgs() map[string]string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *Selection) GetStage() SelectionStage {
+	if x != nil {
+		return x.Stage
+	}
+	return SelectionStage_SELECTION_STAGE_UNSPECIFIED
+}
+
+func (x *Selection) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *Selection) GetMatched() uint32 {
+	if x != nil {
+		return x.Matched
+	}
+	return 0
+}
+
+func (x *Selection) GetAccepted() uint32 {
+	if x != nil {
+		return x.Accepted
+	}
+	return 0
+}
+
+func (x *Selection) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Selection) GetSucceeded() uint32 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *Selection) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Selection) GetCanceled() uint32 {
+	if x != nil {
+		return x.Canceled
+	}
+	return 0
+}
+
+func (x *Selection) GetRefusals() []*SelectionRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *Selection) GetCascade() bool {
+	if x != nil {
+		return x.Cascade
+	}
+	return false
+}
+
+func (x *Selection) GetCancelMessage() string {
+	if x != nil {
+		return x.CancelMessage
+	}
+	return ""
+}
+
+func (x *Selection) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
+func (x *Selection) GetWalkedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WalkedTime
+	}
+	return nil
+}
+
+func (x *Selection) GetUpdatedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedTime
+	}
+	return nil
+}
+
+// SelectionRefusal is one resource that refused.
+type SelectionRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the resource.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Code of the refusal: invalid, conflict, too_large.
+	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	// Why, at most 256 bytes.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelectionRefusal) Reset() {
+	*x = SelectionRefusal{}
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelectionRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelectionRefusal) ProtoMessage() {}
+
+func (x *SelectionRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelectionRefusal.ProtoReflect.Descriptor instead.
+func (*SelectionRefusal) Descriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SelectionRefusal) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SelectionRefusal) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *SelectionRefusal) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Spec is the spec of one resource, immutable by digest.
 type Spec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1165,7 +1493,7 @@ type Spec struct {
 
 func (x *Spec) Reset() {
 	*x = Spec{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	mi := &file_drover_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1505,7 @@ func (x *Spec) String() string {
 func (*Spec) ProtoMessage() {}
 
 func (x *Spec) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	mi := &file_drover_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1518,7 @@ func (x *Spec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spec.ProtoReflect.Descriptor instead.
 func (*Spec) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Spec) GetDigest() string {
@@ -1228,7 +1556,7 @@ type Blueprint struct {
 
 func (x *Blueprint) Reset() {
 	*x = Blueprint{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	mi := &file_drover_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1568,7 @@ func (x *Blueprint) String() string {
 func (*Blueprint) ProtoMessage() {}
 
 func (x *Blueprint) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	mi := &file_drover_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1581,7 @@ func (x *Blueprint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blueprint.ProtoReflect.Descriptor instead.
 func (*Blueprint) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Blueprint) GetDigest() string {
@@ -1386,7 +1714,7 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd7\x04\n" +
 	"\x06JobRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1408,7 +1736,8 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x0f \x01(\x04R\n" +
 	"generation\x12\x16\n" +
-	"\x06handed\x18\x10 \x01(\bR\x06handed\"\xe6\x01\n" +
+	"\x06handed\x18\x10 \x01(\bR\x06handed\x12\x1c\n" +
+	"\tselection\x18\x11 \x01(\tR\tselection\"\xa0\x02\n" +
 	"\x03Job\x12)\n" +
 	"\x03job\x18\x01 \x01(\v2\x17.drover.state.v1.JobRefR\x03job\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1418,7 +1747,34 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"min_reader\x18\x06 \x01(\rR\tminReader\x12\x1a\n" +
 	"\brevision\x18\a \x01(\x04R\brevision\x12\x12\n" +
-	"\x04gone\x18\b \x01(\bR\x04gone\"2\n" +
+	"\x04gone\x18\b \x01(\bR\x04gone\x128\n" +
+	"\tselection\x18\t \x01(\v2\x1a.drover.state.v1.SelectionR\tselection\"\x9d\x05\n" +
+	"\tSelection\x12\x1a\n" +
+	"\bselector\x18\x01 \x01(\tR\bselector\x128\n" +
+	"\x04args\x18\x02 \x03(\v2$.drover.state.v1.Selection.ArgsEntryR\x04args\x125\n" +
+	"\x05stage\x18\x03 \x01(\x0e2\x1f.drover.state.v1.SelectionStageR\x05stage\x12\x16\n" +
+	"\x06cursor\x18\x04 \x01(\tR\x06cursor\x12\x18\n" +
+	"\amatched\x18\x05 \x01(\rR\amatched\x12\x1a\n" +
+	"\baccepted\x18\x06 \x01(\rR\baccepted\x12\x18\n" +
+	"\arefused\x18\a \x01(\rR\arefused\x12\x1c\n" +
+	"\tsucceeded\x18\b \x01(\rR\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\t \x01(\rR\x06failed\x12\x1a\n" +
+	"\bcanceled\x18\n" +
+	" \x01(\rR\bcanceled\x12=\n" +
+	"\brefusals\x18\v \x03(\v2!.drover.state.v1.SelectionRefusalR\brefusals\x12\x18\n" +
+	"\acascade\x18\f \x01(\bR\acascade\x12%\n" +
+	"\x0ecancel_message\x18\r \x01(\tR\rcancelMessage\x12\x14\n" +
+	"\x05waits\x18\x0e \x01(\tR\x05waits\x12;\n" +
+	"\vwalked_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"walkedTime\x12=\n" +
+	"\fupdated_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vupdatedTime\x1a7\n" +
+	"\tArgsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
+	"\x10SelectionRefusal\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"2\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04json\x18\x02 \x01(\tR\x04json\"\xbf\x01\n" +
@@ -1452,7 +1808,14 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x04\x12\x16\n" +
-	"\x12JOB_STATE_CANCELED\x10\x05B\xc2\x01\n" +
+	"\x12JOB_STATE_CANCELED\x10\x05*\xc3\x01\n" +
+	"\x0eSelectionStage\x12\x1f\n" +
+	"\x1bSELECTION_STAGE_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18SELECTION_STAGE_ACCEPTED\x10\x01\x12\x1b\n" +
+	"\x17SELECTION_STAGE_WALKING\x10\x02\x12\x1b\n" +
+	"\x17SELECTION_STAGE_WAITING\x10\x03\x12\x1d\n" +
+	"\x19SELECTION_STAGE_CANCELING\x10\x04\x12\x19\n" +
+	"\x15SELECTION_STAGE_ENDED\x10\x05B\xc2\x01\n" +
 	"\x13com.drover.state.v1B\n" +
 	"StateProtoP\x01ZAgithub.com/droverproject/drover/proto/gen/drover/state/v1;statev1\xa2\x02\x03DSX\xaa\x02\x0fDrover.State.V1\xca\x02\x0fDrover\\State\\V1\xe2\x02\x1bDrover\\State\\V1\\GPBMetadata\xea\x02\x11Drover::State::V1b\x06proto3"
 
@@ -1468,54 +1831,64 @@ func file_drover_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_drover_state_v1_state_proto_rawDescData
 }
 
-var file_drover_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_drover_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_drover_state_v1_state_proto_goTypes = []any{
 	(PhaseStatus)(0),              // 0: drover.state.v1.PhaseStatus
 	(JobState)(0),                 // 1: drover.state.v1.JobState
-	(*Resource)(nil),              // 2: drover.state.v1.Resource
-	(*Parent)(nil),                // 3: drover.state.v1.Parent
-	(*Brood)(nil),                 // 4: drover.state.v1.Brood
-	(*PhaseRun)(nil),              // 5: drover.state.v1.PhaseRun
-	(*JobRef)(nil),                // 6: drover.state.v1.JobRef
-	(*Job)(nil),                   // 7: drover.state.v1.Job
-	(*Spec)(nil),                  // 8: drover.state.v1.Spec
-	(*Blueprint)(nil),             // 9: drover.state.v1.Blueprint
-	nil,                           // 10: drover.state.v1.Resource.LabelsEntry
-	nil,                           // 11: drover.state.v1.Resource.AttributesEntry
-	nil,                           // 12: drover.state.v1.PhaseRun.DataEntry
-	nil,                           // 13: drover.state.v1.PhaseRun.OutputsEntry
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(SelectionStage)(0),           // 2: drover.state.v1.SelectionStage
+	(*Resource)(nil),              // 3: drover.state.v1.Resource
+	(*Parent)(nil),                // 4: drover.state.v1.Parent
+	(*Brood)(nil),                 // 5: drover.state.v1.Brood
+	(*PhaseRun)(nil),              // 6: drover.state.v1.PhaseRun
+	(*JobRef)(nil),                // 7: drover.state.v1.JobRef
+	(*Job)(nil),                   // 8: drover.state.v1.Job
+	(*Selection)(nil),             // 9: drover.state.v1.Selection
+	(*SelectionRefusal)(nil),      // 10: drover.state.v1.SelectionRefusal
+	(*Spec)(nil),                  // 11: drover.state.v1.Spec
+	(*Blueprint)(nil),             // 12: drover.state.v1.Blueprint
+	nil,                           // 13: drover.state.v1.Resource.LabelsEntry
+	nil,                           // 14: drover.state.v1.Resource.AttributesEntry
+	nil,                           // 15: drover.state.v1.PhaseRun.DataEntry
+	nil,                           // 16: drover.state.v1.PhaseRun.OutputsEntry
+	nil,                           // 17: drover.state.v1.Selection.ArgsEntry
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_drover_state_v1_state_proto_depIdxs = []int32{
-	10, // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
-	11, // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
-	5,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
-	6,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
-	14, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
-	14, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
-	14, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
-	3,  // 7: drover.state.v1.Resource.parent:type_name -> drover.state.v1.Parent
-	4,  // 8: drover.state.v1.Resource.children:type_name -> drover.state.v1.Brood
+	13, // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
+	14, // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
+	6,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
+	7,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
+	18, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
+	18, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
+	18, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
+	4,  // 7: drover.state.v1.Resource.parent:type_name -> drover.state.v1.Parent
+	5,  // 8: drover.state.v1.Resource.children:type_name -> drover.state.v1.Brood
 	0,  // 9: drover.state.v1.PhaseRun.status:type_name -> drover.state.v1.PhaseStatus
-	14, // 10: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
-	14, // 11: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
-	14, // 12: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
-	12, // 13: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
-	13, // 14: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
-	15, // 15: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
+	18, // 10: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
+	18, // 11: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
+	18, // 12: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
+	15, // 13: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
+	16, // 14: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
+	19, // 15: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
 	1,  // 16: drover.state.v1.JobRef.state:type_name -> drover.state.v1.JobState
-	14, // 17: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
-	14, // 18: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
-	14, // 19: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
-	6,  // 20: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
-	6,  // 21: drover.state.v1.Blueprint.deletion:type_name -> drover.state.v1.JobRef
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 17: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
+	18, // 18: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
+	18, // 19: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
+	7,  // 20: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
+	9,  // 21: drover.state.v1.Job.selection:type_name -> drover.state.v1.Selection
+	17, // 22: drover.state.v1.Selection.args:type_name -> drover.state.v1.Selection.ArgsEntry
+	2,  // 23: drover.state.v1.Selection.stage:type_name -> drover.state.v1.SelectionStage
+	10, // 24: drover.state.v1.Selection.refusals:type_name -> drover.state.v1.SelectionRefusal
+	18, // 25: drover.state.v1.Selection.walked_time:type_name -> google.protobuf.Timestamp
+	18, // 26: drover.state.v1.Selection.updated_time:type_name -> google.protobuf.Timestamp
+	7,  // 27: drover.state.v1.Blueprint.deletion:type_name -> drover.state.v1.JobRef
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_drover_state_v1_state_proto_init() }
@@ -1528,8 +1901,8 @@ func file_drover_state_v1_state_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_state_v1_state_proto_rawDesc), len(file_drover_state_v1_state_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   12,
+			NumEnums:      3,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

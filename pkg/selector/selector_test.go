@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/droverproject/drover/services/drover/internal/selector"
+	"github.com/droverproject/drover/pkg/selector"
 )
 
 func TestMatches(t *testing.T) {
