@@ -6,6 +6,7 @@
 //	TestScenario     one table of what was asked and what happened, the same on one server and on three
 //	TestBadInput     every refusal names its field and leaves nothing behind, through both doors
 //	TestUpgrade      a version and the next one share a fleet, forward and back
+//	TestBlueprintDeletion  a deletion is ended, at whatever point its owner dies
 //	TestPoison       what nobody can read is set aside, and holds up nothing
 //	TestPlainClient  a NATS client without our code commands, follows, reads, and works
 //

@@ -102,6 +102,7 @@ func TestUpgrade(t *testing.T) {
 	first.stop(false)
 	u.start(60, marked)
 	u.ended()
+	u.neverBack()
 	require.Positive(t, u.declined(listen), "an old one must have said that it leaves a partition")
 
 	// Without one of the next version, what needs it waits, and all else goes on.
