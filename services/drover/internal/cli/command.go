@@ -54,7 +54,7 @@ func newVerb(a *App, verb, short, long, example string) (*cobra.Command, *verbCo
 	cmd := &cobra.Command{
 		Use:               verb + " KIND/NAME... | KIND (--all | -l SELECTOR)",
 		Short:             short,
-		Long:              long + "\n\n" + targetHelp,
+		Long:              long + "\n\n" + targetHelp + "\n" + manyHelp,
 		Example:           example,
 		RunE:              a.runner(v.run),
 		ValidArgsFunction: a.completeTargets,

@@ -60,7 +60,7 @@ func newDo(a *App) *cobra.Command {
 		Use:   "do VERB (KIND/NAME... | KIND (--all | -l SELECTOR))",
 		Short: "Run any verb of a blueprint's lifecycle",
 		Long: "Send any verb: those of a blueprint's own lifecycle, and those that have a command of their own too.\n\n" +
-			targetHelp,
+			targetHelp + "\n" + manyHelp,
 		Example: `  drover do reboot node/web-1 --wait
   drover do reboot --all node
   drover do retry node/web-1 --arg scope=all`,
@@ -107,7 +107,7 @@ func newRetry(a *App) *cobra.Command {
 	cmd, v := newVerb(a, resource.VerbRetry, "Run the failed phases of resources again",
 		"Run the failed phases again, under a new job. Their phase data is cleared. With --scope all every phase of the\npresent state runs again.",
 		`  drover retry node/web-1 --wait
-  drover retry --all node                those that have not failed are refused
+  drover retry --all node                those that have not failed refuse
   drover retry node/web-1 --scope all --wait`)
 	scope := cmd.Flags().String("scope", "", "failed|all (default failed)")
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"failed", "all"}, cobra.ShellCompDirectiveNoFileComp))

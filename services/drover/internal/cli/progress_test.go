@@ -98,3 +98,39 @@ func TestProgressOfMany(t *testing.T) {
 	require.Equal(t, "node/a: start succeeded\nnode/b: start canceled\n", b.String(), "of many only what they came to")
 	require.Equal(t, "[#####...................] 2/9  canceled 1", p.summary())
 }
+
+// TestProgressOfASelection: its resources are what is counted.
+func TestProgressOfASelection(t *testing.T) {
+	t.Parallel()
+	for live, want := range map[bool]string{
+		false: "node/-: start: 8 matched so far, 1 refused, 3 succeeded, 1 failed, 3 under way; it waits: partition 3\\u001b\n",
+		true:  "[###############.........] 5/8  running 1  node/-: start: 8 matched so far",
+	} {
+		var b bytes.Buffer
+		p := newProgress(&App{Err: &b, OutTerminal: live, ErrTerminal: live, Width: 80})
+		o := &outcome{Resource: "node/-", Verb: "start", JobID: "j"}
+		p.expect(o)
+		r := &job.Record{Ref: job.Ref{ID: "j", State: job.Running}, Kind: "node", Name: "-", Selection: &job.Selection{
+			Stage: job.Walking, Matched: 8, Accepted: 7, Refused: 1, Succeeded: 3, Failed: 1, Waits: "partition 3\x1b",
+			Refusals: []job.Refusal{{Name: "b", Code: "conflict", Message: "not\x1bnow"}},
+		}}
+		p.selection(o, r)
+		p.selection(o, r) // too soon to be said again
+		require.Contains(t, b.String(), want)
+		if !live {
+			require.Equal(t, want, b.String())
+		}
+		o.Selection, o.Message = selectedOf(r), "2 of them are bad"
+		o.Selection.Resources = []*outcome{
+			{Resource: "node/a", Verb: "start", record: job.Record{Ref: job.Ref{State: job.Failed}}, FailedPhases: []failedPhase{{Phase: "p", State: "S", Attempt: 1}}},
+			{Resource: "node/c", Verb: "start", record: job.Record{Ref: job.Ref{State: job.Succeeded}}},
+		}
+		b.Reset()
+		p.job(o, job.Failed)
+		require.Contains(t, b.String(), `node/-: start failed: 2 of them are bad
+node/b: start refused: conflict: not\u001bnow
+node/a: start failed
+  phase p failed in state S, attempt 1
+  see: drover describe node/a`)
+	}
+}

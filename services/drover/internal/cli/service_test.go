@@ -261,4 +261,9 @@ func TestApproveAndCancelAreAskedAs(t *testing.T) {
 	r := droverCtx(ctx, t, app(s.system), "approve", "service/gated", "--wait")
 	require.Equal(t, ExitTimeout, r.code, r.err)
 	require.Contains(t, r.out, "job apply-1", "it waits for the job that was held up")
+	many, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	r = droverCtx(many, t, app(s.system), "approve", "--all", "service", "--wait")
+	require.Equal(t, ExitTimeout, r.code, r.err)
+	require.Contains(t, r.out, "job apply-1", "and so of many")
 }

@@ -81,6 +81,9 @@ func (f *targetFlags) add(cmd *cobra.Command) {
 
 const targetHelp = `Resources are named KIND/NAME, or KIND NAME..., or KIND with --all or -l SELECTOR.`
 
+const manyHelp = `With --all or -l it is one job, which asks all that match and goes on without this command line: see
+` + "`drover jobs show ID`" + `. It fails where one of them refuses or fails.`
+
 // resolve turns arguments into targets, in the order in which they are to be acted on. With --all or a selector it reads
 // the bucket.
 func (f *targetFlags) resolve(ctx context.Context, a *App, args []string) ([]target, error) {
