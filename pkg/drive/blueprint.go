@@ -28,7 +28,7 @@ func (l *Loop) applyBlueprint(ln *lane, it *item) {
 		l.pop(ln)
 		it.back(err)
 	}
-	_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
+	_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}}, true)
 	if err != nil {
 		back(err)
 		return
