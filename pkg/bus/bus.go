@@ -119,6 +119,9 @@ type Log interface {
 	// Last returns the last event of each entity, in the order asked; a Stored with Seq 0 where there is none.
 	// A follower may answer and be behind: the expected sequence proves what was read.
 	Last(ctx context.Context, entities []Entity) ([]Stored, error)
+	// Current is Last as the stream's leader has it: what was acknowledged before the call is seen. It costs a request of
+	// the server's API an entity, and is for what no append proves.
+	Current(ctx context.Context, entities []Entity) ([]Stored, error)
 	// Version returns the event that brought this digest, or ErrNotFound.
 	Version(ctx context.Context, e Entity, version string) (Stored, error)
 	// Scan calls each with the last event of every entity of a partition and family, in the order of the log, up to

@@ -28,7 +28,7 @@ func (l *Loop) blueprint(ln *lane, it *item) {
 		l.refuseBlueprint(ln, it, resource.Invalid, "a blueprint knows apply and delete only")
 		return
 	}
-	_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
+	_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}}, true)
 	if err != nil {
 		back(err)
 		return

@@ -14,10 +14,11 @@ import (
 // with every event of theirs.
 type brood struct {
 	family *children.Family
-	told   bool           // the parent is to look, and has not yet
-	later  bool           // it is to look at the next tick
-	unsure []resource.Key // children of a batch whose outcome is not known: they are read before anything is decided on them
-	at     uint64         // sequence of the parent's last event of which is known that it made no child unknown here
+	told   bool                    // the parent is to look, and has not yet
+	later  bool                    // it is to look at the next tick
+	unsure []resource.Key          // children of a batch whose outcome is not known: they are read before anything is decided on them
+	seqs   map[resource.Key]uint64 // of the last event that is known of each child
+	at     uint64                  // sequence of the parent's last event of which is known that it made no child unknown here
 	digest string
 	phase  string
 	items  []children.Item // of that spec, for that phase
@@ -32,7 +33,7 @@ func parentOf(s *resource.State) resource.Key {
 type byName struct{ project, name string }
 
 // observe keeps the family of a child's parent.
-func (l *Loop) observe(key resource.Key, s *resource.State) {
+func (l *Loop) observe(key resource.Key, s *resource.State, seq uint64) {
 	if s.UID == "" {
 		l.vanished(key)
 		return
@@ -48,11 +49,49 @@ func (l *Loop) observe(key resource.Key, s *resource.State) {
 		}
 		b = l.newBrood(parent)
 	}
+	if seq < b.seqs[key] {
+		return // it was read before what is known of it was written
+	}
+	b.seqs[key] = seq
 	b.family.Observe(s.AsChild())
 }
 
+// refresh reads again what is older than what is known already: a follower answered that is behind. An append proves what
+// was read of the resource itself, and nothing what its parent takes from it.
+func (l *Loop) refresh(keys []resource.Key, loaded []Loaded) error {
+	var old []resource.Key
+	var at []int
+	for i, key := range keys {
+		if loaded[i].Seq < l.known(key) {
+			old, at = append(old, key), append(at, i)
+		}
+	}
+	if old == nil {
+		return nil
+	}
+	again, _, err := l.port.Load(old, nil, true)
+	for n := range again {
+		loaded[at[n]] = again[n]
+	}
+	return err
+}
+
+// known is the sequence of the last event that is known of a parent or a child; of others 0.
+func (l *Loop) known(key resource.Key) uint64 {
+	var seq uint64
+	if b := l.broods[key]; b != nil {
+		seq = b.at
+	}
+	if i := strings.LastIndexByte(key.Name, '/'); i >= 0 {
+		for _, parent := range l.parents[byName{key.Project, key.Name[:i]}] {
+			seq = max(seq, l.broods[parent].seqs[key])
+		}
+	}
+	return seq
+}
+
 func (l *Loop) newBrood(parent resource.Key) *brood {
-	b := &brood{family: children.New()}
+	b := &brood{family: children.New(), seqs: map[resource.Key]uint64{}}
 	l.broods[parent] = b
 	name := byName{parent.Project, parent.Name}
 	l.parents[name] = append(l.parents[name], parent)
@@ -80,6 +119,7 @@ func (l *Loop) vanished(key resource.Key) {
 		b := l.broods[parent]
 		if c, ok := b.family.Get(key.Name[i+1:]); ok && c.Kind == key.Kind {
 			c.Gone = true
+			delete(b.seqs, key)
 			b.family.Observe(c)
 			l.look(parent, b)
 		}
@@ -199,7 +239,7 @@ func (l *Loop) makeSure(b *brood) error {
 				l.rest(ln)
 			}
 		}
-		l.loadAll(lanes)
+		l.loadAll(lanes, false)
 		l.restAll(lanes)
 		if len(lanes) > 0 && !lanes[0].loaded {
 			return errors.New("the log could not be read")
@@ -275,7 +315,7 @@ func (l *Loop) batch(ln *lane, it *item, after resource.State, fx resource.Effec
 	}
 	for len(missing) > 0 {
 		n := min(len(missing), loadTogether)
-		l.loadAll(missing[:n])
+		l.loadAll(missing[:n], false)
 		missing = missing[n:]
 	}
 	steps := make([]batched, 0, len(lanes))

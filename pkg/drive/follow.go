@@ -65,7 +65,7 @@ func (l *Loop) followOne(ln *lane, j *jobLane, ref job.Ref, root job.Root, at ti
 		return false // its answer looks again
 	}
 	if j.stale {
-		_, loaded, err := l.port.Load(nil, []JobKey{{ln.key.Project, ref.ID}})
+		_, loaded, err := l.port.Load(nil, []JobKey{{ln.key.Project, ref.ID}}, false)
 		if err != nil {
 			l.behind[ln.key] = struct{}{}
 			return false // the sweep comes back to it
@@ -152,7 +152,7 @@ func (l *Loop) repair(lanes []*lane) {
 	}
 	for start := 0; start < len(keys); start += loadTogether {
 		end := min(start+loadTogether, len(keys))
-		_, loaded, err := l.port.Load(nil, keys[start:end])
+		_, loaded, err := l.port.Load(nil, keys[start:end], false)
 		if err != nil {
 			continue // follow loads each when it needs it
 		}
@@ -179,6 +179,9 @@ func (l *Loop) repair(lanes []*lane) {
 func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJob, bool)) {
 	l.see(s.UpdatedAt)
 	l.track(s.Key, &s, seq)
+	if !s.Gone {
+		l.due.add(s.NextDue(), s.Key)
+	}
 	behind := false
 	for _, ref := range s.Jobs {
 		l.taken.add(ref.ID, l.limits.TakenIDs) // its record may be yet to come
@@ -201,6 +204,7 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	}
 	ln := l.lane(s.Key)
 	ln.state, ln.seq, ln.loaded, ln.sole, ln.kin = s, seq, true, l.taken.cover(seq), false
+	ln.polls.begin(s.UID)
 	for _, ref := range own(&s) {
 		j, _ := jobs(ref.ID)
 		ln.jobs[ref.ID] = &jobLane{record: known(j), seq: j.Seq}
@@ -214,7 +218,7 @@ func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 	if ln := l.lanes[s.Key]; ln != nil {
 		if ln.busy || len(ln.queue) > 0 || ln.following() || ln.loaded && ln.seq >= seq {
 			if !ln.loaded || ln.seq < seq {
-				l.observe(s.Key, &s)
+				l.observe(s.Key, &s, seq)
 			}
 			return
 		}

@@ -22,6 +22,7 @@ type Loop struct {
 	lanes     map[resource.Key]*lane
 	idle      *list.List // lanes with nothing to do, oldest first
 	live      map[resource.Key]struct{}
+	asleep    map[resource.Key]polls // of lanes that are not in memory
 	due       dueTimes
 	gone      map[resource.Key]uint64 // buried, not yet forgotten: sequence
 	bury      burials
@@ -49,7 +50,7 @@ type Stats struct {
 func New(port Port, limits Limits) *Loop {
 	return &Loop{
 		port: port, limits: limits.withDefaults(),
-		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, gone: map[resource.Key]uint64{},
+		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, asleep: map[resource.Key]polls{}, gone: map[resource.Key]uint64{},
 		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
 		behind: map[resource.Key]struct{}{}, deletions: map[resource.Key]*deletion{},
 		taken: takenIDs{ids: map[string]struct{}{}},
@@ -68,7 +69,7 @@ type lane struct {
 	kin    bool // every child of it is known, see meetAll
 	queue  []*item
 	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
-	polls  map[string]*poll    // Sleeping phases, by name
+	polls  polls
 	idleAt *list.Element
 }
 
@@ -80,7 +81,21 @@ type item struct {
 	specSent bool                    // the spec of an apply is in the log
 	specs    map[resource.Key]string // specs of children that are in the log, by digest
 	users    *users                  // of a blueprint that is being deleted
-	read     bool                    // the state was read from the log for it
+	fresh    bool                    // the state is read for it as the leader has it
+}
+
+// polls are the polls of a resource's Sleeping phases, by phase.
+type polls struct {
+	uid string
+	of  map[string]*poll
+}
+
+// begin forgets the polls of an earlier resource of the same name.
+func (p *polls) begin(uid string) {
+	if p.uid != uid {
+		clear(p.of)
+		p.uid = uid
+	}
 }
 
 // poll is what the owner remembers of a Sleeping phase between events. Losing it costs a poll, no more.
@@ -106,37 +121,20 @@ func (l *Loop) Stats() Stats {
 // NextDue is when Tick has something to do; zero: no time is known.
 func (l *Loop) NextDue() time.Time { return l.due.next() }
 
-// Offer takes inputs, in order. Resources and jobs that are not in memory are loaded together.
+// Offer takes inputs, in order. Resources that are not in memory are loaded together.
 func (l *Loop) Offer(inputs []Input) {
-	var missing, touched, asked []*lane
-	var keys []resource.Key
-	var jobs []JobKey
+	var missing, touched []*lane
 	for i := range inputs {
 		in := inputs[i]
 		l.see(in.Input.At)
 		ln := l.lane(in.Key)
 		ln.queue = append(ln.queue, &item{Input: in})
 		if !ln.loaded && len(ln.queue) == 1 {
-			missing, keys = append(missing, ln), append(keys, ln.key)
-		}
-		if c := in.Input.Command; c != nil && ln.jobs[c.JobID] == nil && !(ln.loaded && l.new(ln, c.JobID)) {
-			asked, jobs = append(asked, ln), append(jobs, JobKey{c.Key.Project, c.JobID})
+			missing = append(missing, ln)
 		}
 		touched = append(touched, ln)
 	}
-	if len(keys)+len(jobs) > 0 {
-		if loaded, loadedJobs, err := l.port.Load(keys, jobs); err == nil { // else run tries again, and hands back
-			for i, ln := range asked {
-				if ln.jobs[jobs[i].ID] == nil {
-					ln.jobs[jobs[i].ID] = &jobLane{record: known(loadedJobs[i]), seq: loadedJobs[i].Seq}
-				}
-			}
-			for i, ln := range missing {
-				ln.queue[0].read = l.found(ln, loaded[i])
-			}
-			l.repair(missing)
-		}
-	}
+	l.loadAll(missing, false) // what fails is tried again, or handed back, by run
 	for _, ln := range touched {
 		l.run(ln)
 	}
@@ -175,7 +173,11 @@ func (l *Loop) tell(key resource.Key, in resource.Input) {
 func (l *Loop) lane(key resource.Key) *lane {
 	ln := l.lanes[key]
 	if ln == nil {
-		ln = &lane{key: key, jobs: map[string]*jobLane{}, polls: map[string]*poll{}}
+		ln = &lane{key: key, jobs: map[string]*jobLane{}, polls: polls{of: map[string]*poll{}}}
+		if p, ok := l.asleep[key]; ok {
+			ln.polls = p
+			delete(l.asleep, key)
+		}
 		l.lanes[key] = ln
 	}
 	if ln.idleAt != nil {
@@ -192,14 +194,16 @@ func (l *Loop) rest(ln *lane) {
 	}
 	ln.idleAt = l.idle.PushBack(ln)
 	for l.idle.Len() > l.limits.CachedStates {
-		oldest := l.idle.Front()
-		l.idle.Remove(oldest)
-		delete(l.lanes, oldest.Value.(*lane).key)
+		oldest := l.idle.Remove(l.idle.Front()).(*lane)
+		delete(l.lanes, oldest.key)
+		if len(oldest.polls.of) > 0 {
+			l.asleep[oldest.key] = oldest.polls // else every load would find its poll due again
+		}
 	}
 }
 
 // loadAll loads lanes together. What cannot be loaded now stays unloaded: run hands its inputs back.
-func (l *Loop) loadAll(lanes []*lane) {
+func (l *Loop) loadAll(lanes []*lane, fresh bool) {
 	if len(lanes) == 0 {
 		return
 	}
@@ -207,7 +211,10 @@ func (l *Loop) loadAll(lanes []*lane) {
 	for i, ln := range lanes {
 		keys[i] = ln.key
 	}
-	loaded, _, err := l.port.Load(keys, nil)
+	loaded, _, err := l.port.Load(keys, nil, fresh)
+	if err == nil && !fresh {
+		err = l.refresh(keys, loaded)
+	}
 	if err != nil {
 		return
 	}
@@ -219,9 +226,9 @@ func (l *Loop) loadAll(lanes []*lane) {
 
 // found makes what the log holds the lane's present state, unless more is known already: a follower that is behind answers
 // too, and a result that its state does not await would be dismissed.
-func (l *Loop) found(ln *lane, at Loaded) bool {
+func (l *Loop) found(ln *lane, at Loaded) {
 	if at.Seq > 0 && at.Seq < ln.seq {
-		return false
+		return
 	}
 	l.set(ln, at.State, at.Seq)
 	l.noticed(&ln.state)
@@ -230,26 +237,26 @@ func (l *Loop) found(ln *lane, at Loaded) bool {
 	for i := range at.State.Jobs {
 		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
 	}
-	return true
 }
 
 // set makes a state the lane's present one.
 func (l *Loop) set(ln *lane, s resource.State, seq uint64) {
-	if ln.state.UID != s.UID {
-		clear(ln.polls)
-	}
+	ln.polls.begin(s.UID)
 	ln.state, ln.seq, ln.loaded = s, seq, true
-	for name := range ln.polls {
+	for name := range ln.polls.of {
 		if p := s.Phase(name); p == nil || p.Status != resource.Sleeping || p.Retrying {
-			delete(ln.polls, name)
+			delete(ln.polls.of, name)
 		}
 	}
 	l.track(ln.key, &ln.state, seq)
+	if !s.Gone {
+		l.due.add(ln.nextDue(l.now, l.limits.PollLease), ln.key)
+	}
 }
 
 // track keeps what must be known of a resource that is not in memory: whether it is live, due, or to be forgotten.
 func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
-	l.observe(key, s)
+	l.observe(key, s, seq)
 	if s.Exists() && s.Job() != nil {
 		l.live[key] = struct{}{}
 	} else {
@@ -257,9 +264,9 @@ func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
 	}
 	if s.Gone {
 		l.gone[key] = seq
+		delete(l.asleep, key)
 	} else {
 		delete(l.gone, key)
-		l.due.add(s.NextDue(), key)
 	}
 }
 
@@ -267,12 +274,11 @@ func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
 func (l *Loop) run(ln *lane) {
 	for !ln.busy && len(ln.queue) > 0 {
 		if !ln.loaded {
-			l.loadAll([]*lane{ln})
+			l.loadAll([]*lane{ln}, ln.queue[0].fresh)
 			if !ln.loaded {
 				l.handBack(ln, errors.New("the log could not be read"))
 				return
 			}
-			ln.queue[0].read = true
 		}
 		it := ln.queue[0]
 		if it.tries++; it.tries > l.limits.StepsMax {
@@ -333,8 +339,8 @@ func (l *Loop) step(ln *lane, it *item) bool {
 	}
 	l.stats.Steps++
 	after, fx := resource.Step(ln.state, in, env)
-	if fx.Event == nil && !it.own && !it.read && dismissed(&in, &fx) {
-		ln.loaded = false
+	if fx.Event == nil && !it.own && !it.fresh && dismissed(&in, &fx) {
+		ln.loaded, it.fresh = false, true
 		return true // run reads the state, and it is stepped again
 	}
 	if fx.Event != nil && l.owes(ln, &after) {
@@ -467,10 +473,10 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 }
 
 func (ln *lane) poll(phase string) *poll {
-	p := ln.polls[phase]
+	p := ln.polls.of[phase]
 	if p == nil {
 		p = &poll{}
-		ln.polls[phase] = p
+		ln.polls.of[phase] = p
 	}
 	return p
 }
@@ -484,7 +490,7 @@ func (ln *lane) polling(now time.Time) bool {
 		if !p.Status.Active() || !past(p.Due) && !past(p.Deadline) {
 			continue
 		}
-		known := ln.polls[p.Name]
+		known := ln.polls.of[p.Name]
 		if p.Status != resource.Sleeping || p.Retrying || past(p.Deadline) || known == nil {
 			return false
 		}
@@ -492,12 +498,44 @@ func (ln *lane) polling(now time.Time) bool {
 	return true
 }
 
+// nextDue is when the resource asks for a step: its state's time, unless that is of polls which are out or not yet due
+// again. A load must not find what is past anew each time: of more resources than there are lanes each would make the
+// others be loaded again.
+func (ln *lane) nextDue(now time.Time, lease time.Duration) time.Time {
+	next := ln.state.NextDue()
+	if next.IsZero() || next.After(now) || !ln.polling(now) {
+		return next
+	}
+	next = time.Time{}
+	for _, p := range ln.polls.of {
+		at := p.next
+		if !p.sent.IsZero() && p.sent.Add(lease).After(at) {
+			at = p.sent.Add(lease)
+		}
+		if at.IsZero() {
+			return ln.state.NextDue()
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	for i := range ln.state.Phases {
+		p := &ln.state.Phases[i]
+		for _, at := range []time.Time{p.Due, p.Deadline} {
+			if p.Status.Active() && at.After(now) && at.Before(next) {
+				next = at
+			}
+		}
+	}
+	return next
+}
+
 // answered notes that the poll of a phase is no longer out.
 func (l *Loop) answered(ln *lane, in *resource.Input) {
 	if in.Kind != resource.OnResult || in.Result.Outcome == resource.OutcomeRunning {
 		return
 	}
-	if p := ln.polls[in.Result.Fence.Phase]; p != nil {
+	if p := ln.polls.of[in.Result.Fence.Phase]; p != nil {
 		p.sent = time.Time{}
 	}
 }
@@ -571,7 +609,7 @@ func hasConstraint(bp *blueprint.Blueprint) bool {
 func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env) error {
 	c := *in.Command
 	in.Command = &c
-	for name, p := range ln.polls {
+	for name, p := range ln.polls.of {
 		if !p.sent.IsZero() && l.now.Before(p.sent.Add(l.limits.PollLease)) {
 			in.Polling = append(in.Polling, name)
 		}
@@ -583,7 +621,7 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env)
 			ln.jobs[c.JobID] = j
 		}
 		if j == nil || j.stale {
-			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}})
+			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}}, true) // no append proves that it is new
 			if err != nil {
 				return err
 			}
@@ -639,7 +677,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	}
 	for len(missing) > 0 {
 		n := min(len(missing), loadTogether)
-		l.loadAll(missing[:n])
+		l.loadAll(missing[:n], false)
 		missing = missing[n:]
 	}
 	for _, ln := range lanes {

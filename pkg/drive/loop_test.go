@@ -208,7 +208,7 @@ func (s *shell) kill() {
 	s.sent = nil
 }
 
-func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, []drive.LoadedJob, error) {
+func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey, _ bool) ([]drive.Loaded, []drive.LoadedJob, error) {
 	if s.unread {
 		return nil, nil, errors.New("no answer")
 	}
@@ -451,6 +451,48 @@ func TestTakeoverArmsTheDueTimes(t *testing.T) {
 	w.now = later(w.now, next.loop.NextDue()).Add(blueprint.IntervalDefault)
 	next.loop.Tick(w.now)
 	require.Len(t, w.work, 2, "both pending phases are polled")
+}
+
+// TestMoreSleepersThanLanes: phases that sleep and fell due together, of more resources than are kept in memory, are each
+// polled once in a lease. Every load of one finds a time in its state that is past, and makes another one go.
+func TestMoreSleepersThanLanes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 21)
+	w.answers = true
+	s := &shell{world: w}
+	s.loop = drive.New(s, drive.Limits{PollLease: 20 * time.Second, CachedStates: 1})
+	for _, name := range []string{"a", "b", "c"} {
+		require.Nil(t, s.command(name, "apply", "1").Refused)
+		require.Nil(t, s.command(name, "start", "2").Refused)
+		for s.answer() {
+		}
+	}
+	for _, wk := range w.work {
+		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
+		for s.answer() {
+		}
+	}
+	sleeping := len(w.work)
+	w.work = nil
+	w.now = w.now.Add(time.Minute)
+	for range 19 { // seconds
+		for range 50 {
+			s.loop.Tick(w.now)
+		}
+		w.now = w.now.Add(time.Second)
+	}
+	require.Len(t, w.work, sleeping)
+	polled := w.work
+	w.work = nil
+	for _, wk := range polled { // an answer that changes nothing
+		s.offerResult(wk.key, resource.Result{Fence: wk.fence, Outcome: resource.OutcomePending})
+	}
+	for range 50 {
+		s.loop.Tick(w.now)
+	}
+	require.Empty(t, w.work, "none is due before its interval has passed")
+	s.loop.Tick(w.now.Add(blueprint.IntervalDefault))
+	require.Len(t, w.work, sleeping)
 }
 
 // TestADueTimeSurvivesALogThatCannotBeRead: no sweep comes here either.

@@ -165,8 +165,9 @@ type Port interface {
 	// AppendBatch stores all records or none. done is called as for Append, with the sequence of the last record; the
 	// others are stored right before it, in the order given.
 	AppendBatch(rs []Record, done func(seq uint64, err error))
-	// Load returns resources and jobs as the log holds them, in the order asked.
-	Load(keys []resource.Key, jobs []JobKey) ([]Loaded, []LoadedJob, error)
+	// Load returns resources and jobs as the log holds them, in the order asked. Without fresh a follower may answer that is
+	// behind: an append on what it says proves it. fresh is for what no append proves.
+	Load(keys []resource.Key, jobs []JobKey, fresh bool) ([]Loaded, []LoadedJob, error)
 	// Look learns what the log was written since it was last read (Loop.Learn, Loop.Covered).
 	Look() error
 	// Blueprint returns the blueprint of this digest (ErrNotFound). It is immutable, so the Port may cache it.

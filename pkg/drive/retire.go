@@ -136,7 +136,7 @@ func (l *Loop) tendDeletion(key resource.Key) {
 // recordDeletion brings the job's record up to its blueprint.
 func (l *Loop) recordDeletion(key resource.Key, d *deletion, done func(error)) {
 	k := JobKey{key.Project, d.ref.ID}
-	_, loaded, err := l.port.Load(nil, []JobKey{k})
+	_, loaded, err := l.port.Load(nil, []JobKey{k}, true)
 	if err != nil {
 		return
 	}
@@ -178,7 +178,7 @@ func (l *Loop) deletionRecorded(key resource.Key, b *LoadedBlueprint) (bool, err
 	if b.Deletion == nil {
 		return true, nil
 	}
-	_, loaded, err := l.port.Load(nil, []JobKey{{key.Project, b.Deletion.ID}})
+	_, loaded, err := l.port.Load(nil, []JobKey{{key.Project, b.Deletion.ID}}, true)
 	if err != nil {
 		return false, err
 	}

@@ -175,7 +175,7 @@ func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
 }
 
 // Load implements drive.Port.
-func (p *port) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, []drive.LoadedJob, error) {
+func (p *port) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]drive.Loaded, []drive.LoadedJob, error) {
 	entities := make([]bus.Entity, 0, len(keys)+len(jobs))
 	for _, k := range keys {
 		entities = append(entities, p.resource(k))
@@ -185,9 +185,13 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey) ([]drive.Loaded, [
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
 	defer cancel()
+	read := p.c.Bus.Last
+	if fresh {
+		read = p.c.Bus.Current
+	}
 	var stored []bus.Stored
 	for start := 0; start < len(entities); start += bus.LoadEntitiesMax {
-		part, err := p.c.Bus.Last(ctx, entities[start:min(start+bus.LoadEntitiesMax, len(entities))])
+		part, err := read(ctx, entities[start:min(start+bus.LoadEntitiesMax, len(entities))])
 		if err != nil {
 			return nil, nil, err
 		}

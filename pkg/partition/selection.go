@@ -156,7 +156,7 @@ func (s *selections) load(w *walk) bool {
 	err := errors.New("it could not be read a moment ago")
 	var jobs []drive.LoadedJob
 	if !w.retryAt.After(now) {
-		_, jobs, err = s.o.port.Load(nil, []drive.JobKey{w.key})
+		_, jobs, err = s.o.port.Load(nil, []drive.JobKey{w.key}, true)
 	}
 	if err != nil {
 		queue := w.queue
@@ -191,7 +191,7 @@ func present(j drive.LoadedJob) job.Record {
 func (s *selections) step(w *walk, t *told) {
 	var besideSeq uint64
 	if c := t.in.Cancel; c != nil {
-		_, jobs, err := s.o.port.Load(nil, []drive.JobKey{{Project: c.Project, ID: c.ID}})
+		_, jobs, err := s.o.port.Load(nil, []drive.JobKey{{Project: c.Project, ID: c.ID}}, true)
 		if err != nil {
 			w.queue = w.queue[1:]
 			t.back("the log could not be read; send the command again: " + err.Error())

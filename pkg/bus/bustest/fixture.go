@@ -85,6 +85,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		{"BatchesRace", s.batchesRace},
 		{"Versions", s.versions},
 		{"LastOfMany", s.lastOfMany},
+		{"Current", s.current},
 		{"Scan", s.scan},
 		{"Readers", s.readers},
 		{"Watch", s.watch},

@@ -320,6 +320,37 @@ func (s *suite) lastOfMany(t *testing.T) {
 	require.Empty(t, none)
 }
 
+// current: what was acknowledged to anyone is seen at once, by everyone, without patience for followers.
+func (s *suite) current(t *testing.T) {
+	other := s.Connect(t)
+	entities := []bus.Entity{resource(t, "none"), resource(t, "r")}
+	var expect uint64
+	for round := range 200 {
+		a := bus.Append{Entity: entities[1], Expect: expect}
+		if round%2 == 0 {
+			a.Dispatch = fmt.Sprint("phase", round%3)
+		}
+		seq, err := s.b.Append(a).Result()
+		require.NoError(t, err)
+		expect = seq
+		got, err := other.Current(within(t), entities)
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+		require.Equal(t, bus.Stored{Entity: entities[0]}, got[0])
+		require.Equal(t, entities[1], got[1].Entity)
+		require.Equal(t, expect, got[1].Seq)
+	}
+	many := make([]bus.Entity, bus.LoadEntitiesMax)
+	for i := range many {
+		many[i] = resource(t, fmt.Sprint("r", i))
+	}
+	got, err := s.b.Current(within(t), many)
+	require.NoError(t, err)
+	require.Len(t, got, len(many))
+	_, err = s.b.Current(within(t), slices.Concat(many, many[:1]))
+	require.Error(t, err)
+}
+
 func (s *suite) scan(t *testing.T) {
 	ctx := within(t)
 	const n = 600 // more than a reader's batch

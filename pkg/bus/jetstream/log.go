@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
@@ -225,6 +227,41 @@ func (b *Bus) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, er
 	})
 	if err != nil {
 		return nil, fmt.Errorf("last events: %w", err)
+	}
+	return out, nil
+}
+
+// currentTogether is how many requests of one Current are in flight.
+const currentTogether = 32
+
+// Current implements bus.Log.
+func (b *Bus) Current(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
+	if len(entities) > bus.LoadEntitiesMax {
+		return nil, fmt.Errorf("current events of %d entities: the limit is %d", len(entities), bus.LoadEntitiesMax)
+	}
+	out, errs := make([]bus.Stored, len(entities)), make([]error, len(entities))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range min(currentTogether, len(entities)) {
+		readers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(entities); i = int(next.Add(1)) - 1 {
+				m, err := b.leaderGet(ctx, streamEvents, getRequest{LastFor: entities[i].Filter()})
+				switch {
+				case errors.Is(err, bus.ErrNotFound):
+					out[i] = bus.Stored{Entity: entities[i]}
+				case err != nil:
+					errs[i] = err
+				default:
+					out[i], errs[i] = logged(m)
+				}
+			}
+		})
+	}
+	readers.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("current events: %w", err)
+		}
 	}
 	return out, nil
 }

@@ -167,6 +167,11 @@ func (c *Conn) Last(_ context.Context, entities []bus.Entity) ([]bus.Stored, err
 	return out, nil
 }
 
+// Current implements bus.Log.
+func (c *Conn) Current(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
+	return c.Last(ctx, entities)
+}
+
 // Version implements bus.Log.
 func (c *Conn) Version(_ context.Context, e bus.Entity, version string) (bus.Stored, error) {
 	if err := c.alive(); err != nil {
