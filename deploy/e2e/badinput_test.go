@@ -61,7 +61,10 @@ func badCommands() []bad {
 		{name: "command over its limit", subject: "default.door.front.apply", body: resource("door", "front", `, "spec": {"x": "`+strings.Repeat("x", 960<<10)+`"}`), code: "too_large"},
 		{name: "bad request id", subject: "default.door.front.open", body: "{}", header: map[string]string{"Drover-Request-Id": "no spaces"}, code: "invalid", field: "header.Drover-Request-Id"},
 		{name: "foreign message id", subject: "default.door.front.open", body: "{}", header: map[string]string{"Nats-Msg-Id": "mine"}, code: "invalid", field: "header.Nats-Msg-Id"},
-		{name: "selector", subject: "default.door.-.open", body: "{}", code: "invalid", field: "subject.name", reason: "selector"},
+		{name: "no selector", subject: "default.door.-.open", body: "{}", code: "invalid", field: "selector", reason: "all"},
+		{name: "broken selector", subject: "default.door.-.open", body: `{"selector": "a in (b"}`, code: "invalid", field: "selector"},
+		{name: "selector for one", subject: "default.door.front.open", body: `{"all": true}`, code: "invalid", field: "all"},
+		{name: "manifest for many", subject: "default.door.-.apply", body: resource("door", "-", ""), code: "invalid", field: "subject.name"},
 	}
 }
 
