@@ -276,6 +276,7 @@ func (l *Loop) run(ln *lane) {
 		if !ln.loaded {
 			l.loadAll([]*lane{ln}, ln.queue[0].fresh)
 			if !ln.loaded {
+				l.behind[ln.key] = struct{}{} // an append whose answer was lost may have made jobs that nobody else records
 				l.handBack(ln, errors.New("the log could not be read"))
 				return
 			}

@@ -42,6 +42,7 @@ type world struct {
 	looks   int  // reads of the whole log
 	asked   int  // records of jobs that were loaded
 	answers bool // every answer arrives
+	lost    bool // none does
 	trims   []resource.Key
 }
 
@@ -179,6 +180,9 @@ func (w *world) keys() []resource.Key {
 func (s *shell) Append(r drive.Record, done func(uint64, error)) {
 	s.sent = append(s.sent, func() {
 		seq, err := s.store(r)
+		if s.lost {
+			seq, err = 0, drive.ErrLost
+		}
 		if !s.answers && s.random.IntN(50) == 0 { // the answer is lost, whether it was stored or not
 			seq, err = 0, drive.ErrLost
 		}

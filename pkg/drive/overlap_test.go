@@ -49,6 +49,33 @@ func TestAForgottenJobStaysForgotten(t *testing.T) {
 	require.NotContains(t, w.jobs, k)
 }
 
+// TestAnAppendThatNobodyRemembers (simulator, seed 91977187651132): the answer of an append is lost, the log cannot be read,
+// and the command is handed back. If it does not come again, the job that it made has no record but by a sweep.
+func TestAnAppendThatNobodyRemembers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 9)
+	w.answers = true
+	s := w.start()
+	s.accepted("a", "apply", "1")
+	w.lost, w.unread = true, true
+	handedBack := false
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	s.loop.Offer([]drive.Input{{
+		Key: key, Input: resource.Input{Kind: resource.OnCommand, At: w.now, Command: &resource.Command{
+			Key: key, Verb: "start", RequestID: "2", JobID: "job-a-2", Digest: "start",
+		}},
+		Reply: func(resource.Reply) {}, Back: func(error) { handedBack = true },
+	}})
+	s.drain()
+	require.True(t, handedBack)
+	stored := w.states[key].State
+	require.NotNil(t, stored.JobByID("job-a-2"))
+	w.lost, w.unread = false, false
+	s.loop.Sweep(w.now, nil)
+	s.drain()
+	require.Contains(t, w.jobs, drive.JobKey{Project: "p", ID: "job-a-2"})
+}
+
 // TestAStaleOwnerTurnsNothingAway (simulator, seeds 2, 10 and 11): what an owner has in memory may be from before another
 // owner's time. Before it calls a result old, or refuses a command, it reads the log.
 func TestAStaleOwnerTurnsNothingAway(t *testing.T) {

@@ -43,6 +43,7 @@ type checker struct {
 	called     map[resource.Fence]bool
 	seen       map[resource.Fence]bool // by a worker
 	again      map[resource.Fence]bool // answered once more, later
+	families   families
 }
 
 type version struct {
@@ -77,7 +78,7 @@ func newChecker(w *World) *checker {
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
 		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
-		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{},
+		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, families: newFamilies(),
 	}
 }
 
@@ -104,6 +105,39 @@ func (c *checker) append(who string, a bus.Append, bury bool) (uint64, error) {
 	if last[0].Seq != a.Expect {
 		w.violate("%s appended to %v on sequence %d, and its last was %d", who, a.Entity, a.Expect, last[0].Seq)
 	}
+	c.stored(who, a, seq, bury)
+	return seq, nil
+}
+
+// batch is a batch that has reached the server.
+func (c *checker) batch(who string, batch []bus.Append) (uint64, error) {
+	w := c.w
+	expected := true
+	for _, a := range batch {
+		last, err := w.server.Last(context.Background(), []bus.Entity{a.Entity})
+		if err != nil {
+			w.violate("the store does not answer: %v", err)
+		}
+		expected = expected && last[0].Seq == a.Expect
+	}
+	seq, err := w.server.AppendBatch(context.Background(), batch)
+	w.poke = true
+	if err != nil {
+		w.mark("lost batch", batch[0].Entity.Key(), uint64(len(batch)))
+		return 0, err
+	}
+	w.mark(who+" batch", batch[0].Entity.Key(), seq)
+	if !expected {
+		w.violate("%s appended a batch of %v on what was not the last event", who, batch[0].Entity)
+	}
+	for i, a := range batch {
+		c.stored(who, a, seq-uint64(len(batch)-1-i), false)
+	}
+	return seq, nil
+}
+
+// stored is an event that the log has taken.
+func (c *checker) stored(who string, a bus.Append, seq uint64, bury bool) {
 	c.events++
 	c.keep(a.Entity)
 	switch a.Entity.Family {
@@ -111,10 +145,12 @@ func (c *checker) append(who string, a bus.Append, bury bool) (uint64, error) {
 		c.resource(who, a, seq)
 	case bus.Job:
 		c.job(who, a, bury)
-	case bus.Spec, bus.Blueprint:
-		w.say("%s %s %s version %s", who, a.Entity.Family, a.Entity.Name, a.Version)
+	case bus.Spec:
+		c.spec(a.Body)
+		fallthrough
+	case bus.Blueprint:
+		c.w.say("%s %s %s version %s", who, a.Entity.Family, a.Entity.Name, a.Version)
 	}
-	return seq, nil
 }
 
 // keep remembers what an entity is now.
@@ -187,12 +223,16 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 		}
 	}
 	c.runs(&e.Event, &before, &after)
+	c.child(&e.Event, &before, &after)
 	for i := range after.Jobs {
 		ref := &after.Jobs[i]
+		if ref.Handed {
+			continue // it is the root's
+		}
 		seen := c.jobs[ref.ID]
 		switch {
 		case before.JobByID(ref.ID) != nil:
-		case seen != nil && !seen.buried && !w.faults.stale:
+		case seen != nil && !seen.buried:
 			w.violate("%s: job %s (%s) was made a second time", key, ref.ID, ref.RequestID)
 		default:
 			seen = &jobSeen{key: key}
@@ -272,6 +312,8 @@ func (c *checker) job(who string, a bus.Append, bury bool) {
 	switch {
 	case seen == nil || !seen.shown[r.State]:
 		w.violate("job %s is recorded as %s, which its resource never showed", r.ID, r.State)
+	case r.Kind != seen.key.Kind || r.Name != seen.key.Name:
+		w.violate("the record of job %s is that of %s/%s, and the job %s's", r.ID, r.Kind, r.Name, seen.key)
 	case bury != r.Gone:
 		w.violate("job %s: buried %t, gone %t", r.ID, bury, r.Gone)
 	case r.Gone && (!known || !prior.State.Final() || prior.State != r.State):
@@ -321,7 +363,7 @@ func (c *checker) replying(s *stint, r bus.Request, reply partition.Reply) parti
 		}
 		if r := decoded.Refused; r != nil && r.Code != resource.Overloaded && !strings.Contains(r.Message, "was used before") {
 			seen, f := c.jobs[id], &c.w.faults
-			if seen != nil && !seen.buried && !f.stale && !f.overlap && !f.pauses { // else another owner may have been faster
+			if seen != nil && !seen.buried && !f.overlap && !f.pauses { // else another owner may have been faster
 				c.w.violate("%s refuses a request that made job %s: %s", s.p.name, id, r.Message)
 			}
 		}
@@ -369,7 +411,7 @@ func (d *settled) Ack() error {
 		d.w.violate("a result that cannot be read was acknowledged: %v", err)
 	}
 	s := c.states[resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name}]
-	if p := s.Phase(r.Fence.Phase); p != nil && !d.w.faults.stale && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
+	if p := s.Phase(r.Fence.Phase); p != nil && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
 		d.w.violate("%s acknowledged the result %s of %+v, which is still awaited", d.s.p.name, r.Outcome, r.Fence)
 	}
 	return d.delivery.Ack()
@@ -458,7 +500,9 @@ func (c *checker) unfinished() string {
 			continue
 		}
 		reasons := resource.Why(&s)
-		if slices.ContainsFunc(reasons, func(r resource.Reason) bool { return slices.Contains(moving, r.Code) }) {
+		if slices.ContainsFunc(reasons, func(r resource.Reason) bool {
+			return slices.Contains(moving, r.Code) || r.Code == resource.ForChildren && !c.waitsForAPerson(&s)
+		}) {
 			return fmt.Sprintf("job %s of %s is %s: %+v\n%s", j.ID, key, j.State, reasons, stateText(nil, &s))
 		}
 	}
@@ -523,6 +567,7 @@ func (c *checker) atRest() {
 	if aside := len(w.sys.Poison()); aside > c.rubbish || c.rubbish > 0 && aside == 0 {
 		w.violate("%d messages were set aside, of %d that nobody can read", aside, c.rubbish)
 	}
+	c.trees()
 	c.buckets()
 }
 

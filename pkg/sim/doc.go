@@ -10,13 +10,15 @@
 //	owner.go      an orchestrator's partition: pkg/partition, the code that the service runs
 //	intake.go     commands, captured and asked: pkg/check, then the owner
 //	worker.go     workers, who answer late, twice, wrongly or never
+//	tree.go       kinds whose resources have children, and their items
 //	scenario.go   blueprints, commands and faults of a seed
 //	check.go      what must hold after every event, and at the end
+//	family.go     the same, of parents and children
 //	run.go        one seed, from its faults through calm to what must be forgotten
 //
 // # What is simulated
 //
-// Requests, replies, polls and ticks that are lost, doubled or late; appends whose answer is lost, stored or not, and
+// Requests, replies, polls and ticks that are lost, doubled or late; appends and batches whose answer is lost, stored or not, and
 // appends that arrive after their sender gave up or died; processes killed between any two of their messages, paused
 // and believed dead, and started again; two owners of a partition at once; owners whose clocks are minutes apart; input
 // streams that are full; buckets and WORK that trail the log; reads from a follower that is behind. Each seed draws

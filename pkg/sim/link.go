@@ -136,9 +136,44 @@ func (l *link) send(a bus.Append, bury bool) *pending {
 	return p
 }
 
-// AppendBatch implements bus.Log.
-func (l *link) AppendBatch(context.Context, []bus.Append) (uint64, error) {
-	return 0, errors.New("the simulator knows no batches yet")
+// AppendBatch implements bus.Log: it may be lost, refused, or stored without an answer, and arrive after its sender died.
+func (l *link) AppendBatch(_ context.Context, batch []bus.Append) (uint64, error) {
+	w := l.p.w
+	t := w.running
+	p := &pending{done: make(chan struct{})}
+	if l.p.dead {
+		return 0, bus.ErrClosed
+	}
+	finish := func(seq uint64, err error) {
+		if !p.finished() {
+			p.seq, p.err = seq, err
+			close(p.done)
+			t.wake(0)
+		}
+	}
+	w.after(appendWait, func() { finish(0, bus.ErrUnknownOutcome) })
+	if !w.fault(w.faults.lost, 6) {
+		answerLost := w.fault(w.faults.lost, 8)
+		var refused error
+		if w.fault(w.faults.full, 6) {
+			refused = pick(w, []error{bus.ErrFull, bus.ErrLost}) // on a cluster both of two writers may lose
+		}
+		w.after(w.latency(), func() {
+			seq, err := uint64(0), refused
+			if err == nil {
+				seq, err = w.check.batch(l.p.name, batch)
+			}
+			if !answerLost {
+				w.after(w.latency(), func() { finish(seq, err) })
+			}
+		})
+	}
+	for !p.finished() {
+		if !t.wait() {
+			return 0, bus.ErrClosed
+		}
+	}
+	return p.Result()
 }
 
 // Last implements bus.Log. A follower may answer.
@@ -155,6 +190,15 @@ func (l *link) Last(ctx context.Context, entities []bus.Entity) (out []bus.Store
 			}
 		}
 	}); err != nil {
+		return nil, err
+	}
+	return out, readErr
+}
+
+// Current implements bus.Log: the leader answers.
+func (l *link) Current(ctx context.Context, entities []bus.Entity) (out []bus.Stored, err error) {
+	var readErr error
+	if err := l.call(func() { out, readErr = l.p.w.server.Current(ctx, entities) }); err != nil {
 		return nil, err
 	}
 	return out, readErr

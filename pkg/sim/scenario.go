@@ -52,6 +52,7 @@ type kind struct {
 	flows []string
 	ways  []string // states that are walked
 	names []string // of its resources
+	role  role
 }
 
 func newScenario(w *World) *scenario {
@@ -59,7 +60,12 @@ func newScenario(w *World) *scenario {
 	s.applies = w.percent(10)
 	s.cachedStates = []int{0, 1, 2}[w.r.IntN(3)]
 	names := []string{"a", "b", "c", "web-1.example.com", "e", "f"}[:2+w.r.IntN(5)]
-	for i := range 1 + w.r.IntN(2) {
+	alone := 1 + w.r.IntN(2)
+	if w.percent(45) {
+		s.forest(names)
+		alone = w.r.IntN(2)
+	}
+	for i := range alone {
 		k := s.kind(fmt.Sprint("kind", i))
 		k.names = names
 		if i == 1 {
@@ -132,8 +138,27 @@ func (s *scenario) blueprint(k *kind) []byte {
 	if err := json.Unmarshal([]byte(k.table), &spec); err != nil {
 		panic(err)
 	}
+	if k.role == execution || k.role == serviceKind {
+		spec["phases"] = s.treePhases(k)
+	} else {
+		spec["phases"] = s.plugins(k, phasesMax)
+	}
+	text, _ := json.Marshal(spec)
+	bp, violations := manifest.Blueprint(project, k.name, text)
+	if len(violations) > 0 {
+		panic(fmt.Sprintf("the simulator's blueprint is not valid: %+v\n%s", violations, text))
+	}
+	canonical, digest, _ := manifest.Canonical(text)
+	bp.Digest = digest
+	w.check.blueprints[digest] = bp
+	return canonical
+}
+
+// plugins draws phases of workers, up to a number.
+func (s *scenario) plugins(k *kind, most int) []map[string]any {
+	w := s.w
 	phases := []map[string]any{}
-	for i := range w.r.IntN(phasesMax + 1) {
+	for i := range w.r.IntN(most + 1) {
 		states := []string{pick(w, k.ways)}
 		if more := pick(w, k.ways); w.percent(30) && more != states[0] {
 			states = append(states, more)
@@ -149,7 +174,7 @@ func (s *scenario) blueprint(k *kind) []byte {
 		if on != nil {
 			p["dependsOn"] = on
 		}
-		if w.percent(20) {
+		if w.percent(20) && (k.role == "" || w.percent(20)) {
 			p["when"] = pick(w, constraintsOf)
 		}
 		if w.percent(30) {
@@ -166,16 +191,7 @@ func (s *scenario) blueprint(k *kind) []byte {
 		}
 		phases = append(phases, p)
 	}
-	spec["phases"] = phases
-	text, _ := json.Marshal(spec)
-	bp, violations := manifest.Blueprint(project, k.name, text)
-	if len(violations) > 0 {
-		panic(fmt.Sprintf("the simulator's blueprint is not valid: %+v\n%s", violations, text))
-	}
-	canonical, digest, _ := manifest.Canonical(text)
-	bp.Digest = digest
-	w.check.blueprints[digest] = bp
-	return canonical
+	return phases
 }
 
 // start sends the blueprints, and has the commands and faults of the seed happen.
@@ -272,7 +288,17 @@ func (s *scenario) command() *command {
 		return &again
 	}
 	k := &s.kinds[w.r.IntN(len(s.kinds))]
+	for k.names == nil && !w.percent(10) {
+		k = &s.kinds[w.r.IntN(len(s.kinds))]
+	}
+	if k.names == nil {
+		return s.applyBlueprint(k) // of what only parents make
+	}
 	key := resource.Key{Project: project, Kind: k.name, Name: pick(w, k.names)}
+	flows, spec := k.flows, s.spec
+	if k.role != "" && w.percent(6) {
+		key, flows = s.child(k), []string{"reconcile", "start"} // refused
+	}
 	other := func(verb string, args map[string]string) *command {
 		body, err := wire.EncodeCommand("", wire.Command{Args: args})
 		if err != nil {
@@ -290,9 +316,9 @@ func (s *scenario) command() *command {
 		if w.percent(30) {
 			labels = map[string]string{"x": "y"}
 		}
-		return s.apply(key, fmt.Appendf(nil, `{"n":%d}`, w.r.IntN(5)), labels)
+		return s.apply(key, spec(k), labels)
 	case n < 60:
-		return other(pick(w, k.flows), nil)
+		return other(pick(w, flows), nil)
 	case n < 70:
 		return other(resource.VerbDelete, nil)
 	case n < 82:
