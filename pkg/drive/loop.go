@@ -20,9 +20,9 @@ type Loop struct {
 	limits  Limits
 	now     time.Time // latest time that came in
 	lanes   map[resource.Key]*lane
-	idle    *list.List // lanes with nothing to do, oldest first
+	idle    *list.List              // lanes with nothing to do, oldest first
 	live    map[resource.Key]uint64 // sequence of their last event that is known
-	asleep  map[resource.Key]polls // of lanes that are not in memory
+	asleep  map[resource.Key]polls  // of lanes that are not in memory
 	due     dueTimes
 	gone    map[resource.Key]uint64 // buried, not yet forgotten: sequence
 	bury    burials
