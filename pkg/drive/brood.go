@@ -57,7 +57,7 @@ func (l *Loop) observe(key resource.Key, s *resource.State, seq uint64) {
 }
 
 // refresh reads again what is older than what is known already: a follower answered that is behind. An append proves what
-// was read of the resource itself, and nothing what its parent takes from it.
+// was read, but not what is not done for it: a due time that is passed over, or what a parent takes from a child.
 func (l *Loop) refresh(keys []resource.Key, loaded []Loaded) error {
 	var old []resource.Key
 	var at []int
@@ -76,11 +76,11 @@ func (l *Loop) refresh(keys []resource.Key, loaded []Loaded) error {
 	return err
 }
 
-// known is the sequence of the last event that is known of a parent or a child; of others 0.
+// known is the sequence of the last event that is known of a parent, a child, or what has a job; of others 0.
 func (l *Loop) known(key resource.Key) uint64 {
-	var seq uint64
+	seq := l.live[key]
 	if b := l.broods[key]; b != nil {
-		seq = b.at
+		seq = max(seq, b.at)
 	}
 	if i := strings.LastIndexByte(key.Name, '/'); i >= 0 {
 		for _, parent := range l.parents[byName{key.Project, key.Name[:i]}] {

@@ -20,9 +20,9 @@ type Loop struct {
 	limits    Limits
 	now       time.Time // latest time that came in
 	lanes     map[resource.Key]*lane
-	idle      *list.List // lanes with nothing to do, oldest first
-	live      map[resource.Key]struct{}
-	asleep    map[resource.Key]polls // of lanes that are not in memory
+	idle      *list.List              // lanes with nothing to do, oldest first
+	live      map[resource.Key]uint64 // sequence of their last event that is known
+	asleep    map[resource.Key]polls  // of lanes that are not in memory
 	due       dueTimes
 	gone      map[resource.Key]uint64 // buried, not yet forgotten: sequence
 	bury      burials
@@ -50,7 +50,7 @@ type Stats struct {
 func New(port Port, limits Limits) *Loop {
 	return &Loop{
 		port: port, limits: limits.withDefaults(),
-		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]struct{}{}, asleep: map[resource.Key]polls{}, gone: map[resource.Key]uint64{},
+		lanes: map[resource.Key]*lane{}, idle: list.New(), live: map[resource.Key]uint64{}, asleep: map[resource.Key]polls{}, gone: map[resource.Key]uint64{},
 		broods: map[resource.Key]*brood{}, parents: map[byName][]resource.Key{}, bury: burials{under: map[resource.Key]struct{}{}},
 		behind: map[resource.Key]struct{}{}, deletions: map[resource.Key]*deletion{},
 		taken: takenIDs{ids: map[string]struct{}{}},
@@ -258,7 +258,7 @@ func (l *Loop) set(ln *lane, s resource.State, seq uint64) {
 func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
 	l.observe(key, s, seq)
 	if s.Exists() && s.Job() != nil {
-		l.live[key] = struct{}{}
+		l.live[key] = seq
 	} else {
 		delete(l.live, key)
 	}
@@ -666,8 +666,10 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	report := SweepReport{Resources: len(l.live)}
 	var lanes []*lane
 	var missing []*lane
-	swept := maps.Clone(l.live)
-	maps.Copy(swept, l.behind)
+	swept := maps.Clone(l.behind)
+	for key := range l.live {
+		swept[key] = struct{}{}
+	}
 	clear(l.behind)
 	for _, key := range sortedKeys(swept) {
 		ln := l.lane(key)

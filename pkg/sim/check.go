@@ -216,7 +216,8 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 	if e.Event.Cause.Kind == "due" {
 		if p := before.Phase(e.Event.Cause.Phase); p != nil {
 			due := p.Due
-			if p.Status != resource.Canceling && !p.Deadline.IsZero() && (due.IsZero() || p.Deadline.Before(due)) {
+			polled := p.Status == resource.Sleeping && !p.Retrying // whose due time is a poll's, and makes no event
+			if p.Status != resource.Canceling && !p.Deadline.IsZero() && (due.IsZero() || polled || p.Deadline.Before(due)) {
 				due = p.Deadline
 			}
 			c.timely(&before, due, p.Since, "its step")
@@ -461,6 +462,9 @@ func (c *checker) poll(p bus.Phase, body []byte) {
 		return
 	}
 	c.called[work.Fence] = true
+	if c.again[work.Fence] {
+		return // an answer that came once more put it off
+	}
 	run := work.State.Phase(p.Phase)
 	c.timely(&work.State, run.Due, run.Since, "its poll")
 }
