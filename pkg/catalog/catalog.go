@@ -122,7 +122,7 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		c.mu.Lock()
 		entry, ok := c.present[e]
 		c.mu.Unlock()
-		if ok && c.now().Sub(entry.at) < PresentFor {
+		if age := c.now().Sub(entry.at); ok && age >= 0 && age < PresentFor { // a clock may have been set back
 			return entry.loaded, nil
 		}
 	}
