@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -139,7 +140,7 @@ func randomItems(n int) (items list, before map[string][]string) {
 		name := fmt.Sprintf("i%d", i)
 		item := object{"name": name}
 		for range min(i, 3) {
-			if on := fmt.Sprintf("i%d", r.IntN(i)); r.IntN(2) == 0 && !contains(before[name], on) {
+			if on := fmt.Sprintf("i%d", r.IntN(i)); r.IntN(2) == 0 && !slices.Contains(before[name], on) {
 				before[name] = append(before[name], on)
 			}
 		}
@@ -150,15 +151,6 @@ func randomItems(n int) (items list, before map[string][]string) {
 	}
 	r.Shuffle(n, func(i, j int) { items[i], items[j] = items[j], items[i] })
 	return items, before
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // journalOfItems is when which item was first carried out.

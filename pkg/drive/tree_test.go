@@ -49,23 +49,13 @@ func (w *world) draw(n int, r *rand.Rand) {
 	w.items = nil
 	for i := range n {
 		it := children.Item{Name: "i" + strconv.Itoa(i), Kind: "DeployItem", SpecDigest: "s1", Spec: "{}"}
-		for k := range min(i, 3) {
-			if on := "i" + strconv.Itoa(r.IntN(i)); r.IntN(2) == 0 && !contains(it.DependsOn, on) {
+		for range min(i, 3) {
+			if on := "i" + strconv.Itoa(r.IntN(i)); r.IntN(2) == 0 && !slices.Contains(it.DependsOn, on) {
 				it.DependsOn = append(it.DependsOn, on)
 			}
-			_ = k
 		}
 		w.items = append(w.items, it)
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
 }
 
 var tree = resource.Key{Project: "p", Kind: "Execution", Name: "exec"}

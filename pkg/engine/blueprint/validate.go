@@ -373,6 +373,14 @@ func (c *checker) children(field string, p *Phase) {
 	default:
 		c.fail(field+".executor.children.do", "is none of apply, run, mark, delete")
 	}
+	makes := func(o *Phase) bool { return o.Children != nil && (o.Children.Do == DoAll || o.Children.Do == DoApply) }
+	for i := range c.blueprint.Phases {
+		if o := &c.blueprint.Phases[i]; o == p {
+			break
+		} else if makes(o) && makes(p) {
+			c.fail(field+".executor.children", "phase %s makes the children already: one would take those of the other for orphans", o.Name)
+		}
+	}
 	if p.Retry.Attempts > 0 {
 		c.fail(field+".retry", "is not for a phase on children: each child has its own")
 	}

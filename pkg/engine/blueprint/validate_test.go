@@ -126,13 +126,21 @@ func TestValidateRefuses(t *testing.T) {
 			b.Phases[1].DependsOn = []string{"one", "name with spaces, é"}
 		},
 		"spec.phases[0].executor: is none of plugin, http, poll, script, children": func(b *Blueprint) { b.Phases[0].Executor.Kind = "x" },
-		"spec.phases[0].timeout: is negative":                                      func(b *Blueprint) { b.Phases[0].Timeout = -1 },
-		"spec.phases[0].timeout: is longer than 720h0m0s":                          func(b *Blueprint) { b.Phases[0].Timeout++ },
-		"spec.phases[0].interval: is shorter than 10ms":                            func(b *Blueprint) { b.Phases[0].Interval-- },
-		"spec.phases[0].interval: is longer than 24h0m0s":                          func(b *Blueprint) { b.Phases[0].Interval = 25 * time.Hour },
-		"spec.phases[0].lease: is longer than 24h0m0s":                             func(b *Blueprint) { b.Phases[0].Lease++ },
-		"spec.phases[0].retry.attempts: is not 0 to 1000":                          func(b *Blueprint) { b.Phases[0].Retry.Attempts++ },
-		"spec.phases[0].retry.delay: is negative":                                  func(b *Blueprint) { b.Phases[0].Retry.Delay = -1 },
+		"spec.phases[1].executor.children: phase one makes the children already: one would take those of the other for orphans": func(b *Blueprint) {
+			for i := range 2 {
+				b.Phases[i].Executor.Kind, b.Phases[i].Children, b.Phases[i].Retry = ExecutorChildren, &Children{Do: []Do{DoAll, DoApply}[i]}, Retry{}
+			}
+		},
+		"spec.phases[0].executor.children.do: is none of apply, run, mark, delete": func(b *Blueprint) {
+			b.Phases[0].Executor.Kind, b.Phases[0].Children, b.Phases[0].Retry = ExecutorChildren, &Children{Do: "x"}, Retry{}
+		},
+		"spec.phases[0].timeout: is negative":             func(b *Blueprint) { b.Phases[0].Timeout = -1 },
+		"spec.phases[0].timeout: is longer than 720h0m0s": func(b *Blueprint) { b.Phases[0].Timeout++ },
+		"spec.phases[0].interval: is shorter than 10ms":   func(b *Blueprint) { b.Phases[0].Interval-- },
+		"spec.phases[0].interval: is longer than 24h0m0s": func(b *Blueprint) { b.Phases[0].Interval = 25 * time.Hour },
+		"spec.phases[0].lease: is longer than 24h0m0s":    func(b *Blueprint) { b.Phases[0].Lease++ },
+		"spec.phases[0].retry.attempts: is not 0 to 1000": func(b *Blueprint) { b.Phases[0].Retry.Attempts++ },
+		"spec.phases[0].retry.delay: is negative":         func(b *Blueprint) { b.Phases[0].Retry.Delay = -1 },
 	} {
 		b := valid()
 		change(b)
