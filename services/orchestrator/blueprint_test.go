@@ -53,9 +53,14 @@ func TestABlueprintIsDeletedAndComesBack(t *testing.T) {
 		return errors.Is(err, bus.ErrNotFound) && lerr == nil && (last[0].Seq == 0 || last[0].Deleted) &&
 			herr == nil && len(history) <= 1 && errors.Is(perr, bus.ErrNotFound)
 	}, 20*time.Second, 20*time.Millisecond)
-	require.Equal(t, resource.Invalid, s.send(node, "apply", "x", wire.Command{
-		Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: "node", Name: "a", Spec: []byte(`{}`)},
-	}).Refused.Code)
+	// It is refused throughout; that the blueprint is gone, and no longer about to be, an owner knows catalog.PresentFor later.
+	require.Eventually(t, func() bool {
+		refused := s.send(node, "apply", "x", wire.Command{
+			Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: "node", Name: "a", Spec: []byte(`{}`)},
+		}).Refused
+		require.NotNil(t, refused)
+		return refused.Code == resource.Invalid
+	}, 5*time.Second, 20*time.Millisecond)
 	require.Equal(t, id, s.accept(key, "delete", "d2", wire.Command{}), "the same request again")
 
 	s.accept(key, "apply", "back", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: "Blueprint", Name: "node", Spec: []byte(threePhases)}})
