@@ -446,6 +446,9 @@ const (
 // timely holds what is due to its time, in calm, where its owner has known it for long enough.
 func (c *checker) timely(s *resource.State, due, since time.Time, what string) {
 	w := c.w
+	if w.faults.skew && due.Before(c.healed.Add(2*skewMax)) {
+		return // time never runs backwards (promise 3): a state that a clock ahead has written waits until the others are there
+	}
 	known := !c.restarted.IsZero() && due.After(c.restarted.Add(ownersSettle)) || since.After(c.healed.Add(ownersSettle)) && c.restarted.IsZero()
 	if w.calm && known && w.now.After(due.Add(lateMax)) {
 		w.violate("%s: %s was due at %s and came %s later", s.Key, what, w.clockText(due), w.now.Sub(due))
