@@ -53,6 +53,10 @@ demo: ## Drive a real fleet to its target and back, on an embedded server
 bench: build ## Measure phases per second, latency, memory, against raw JetStream
 	$(BIN)/drover bench
 
+.PHONY: bench-trees
+bench-trees: build ## Measure executions of 100, 1,000 and 10,000 items
+	$(BIN)/drover bench trees
+
 ##@ Test
 
 .PHONY: test
@@ -60,6 +64,10 @@ test: ## Run every test that needs no container, with the race detector where th
 	@race=-race; \
 	if ! command -v "$$($(GO) env CC)" >/dev/null; then race=; echo 'no C compiler: the tests run without the race detector'; fi; \
 	set -x; $(GO) test $$race -shuffle=on -timeout=$(TEST_TIMEOUT) work
+
+.PHONY: threads
+threads: ## Run the thread through every front door on one server and on three, everything killed in its middle (minutes)
+	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run 'TestTrees|TestGrove|TestMachines|TestChecks|TestServices|TestCallbacks|TestPlugins' ./deploy/e2e
 
 .PHONY: test-modules-alone
 test-modules-alone: ## Build and vet each module as if go.work did not exist
@@ -71,6 +79,12 @@ test-modules-alone: ## Build and vet each module as if go.work did not exist
 .PHONY: sim
 sim: ## Simulate the whole house from fresh seeds for SIM_FOR (10m); a seed that fails is printed
 	@cd pkg && GOGC=400 DROVER_SIM_FOR=$(SIM_FOR) $(GO) test ./sim -run TestFreshSeeds -count=1 -timeout=0 -v
+
+.PHONY: model
+model: ## Bring small systems to every state that bounded inputs can bring them to (minutes; MODEL=more for one more of each)
+	@cd pkg/engine && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./resource -run 'TestModel$$|TestCanonicalForm|TestSymmetries' -count=1 -timeout=0 -v
+	@cd pkg && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./drive -run 'TestModel$$|TestModelForms' -count=1 -timeout=0 -v
+	@cd pkg/engine && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./machine ./deployment -run 'TestModel$$' -count=1 -timeout=0 -v
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME (10s)

@@ -38,6 +38,11 @@ func badCommands() []bad {
 	phase := func(name, more string) string {
 		return fmt.Sprintf(`{"name": %q, "states": ["On"], "executor": {"plugin": {}}%s}`, name, more)
 	}
+	tree := func(items string) string { return resource("tree", "oak", `, "spec": {"items": [`+items+`]}`) }
+	var tooMany strings.Builder
+	for i := range 10_001 {
+		fmt.Fprintf(&tooMany, `,{"name": "i%d"}`, i)
+	}
 	long := strings.Repeat("n", 254)
 	return []bad{
 		{name: "unknown kind", subject: "default.ghost.x.apply", body: resource("ghost", "x", ""), code: "invalid", field: "resource.kind", reason: "ghost"},
@@ -57,6 +62,10 @@ func badCommands() []bad {
 		{name: "cycle", subject: "default.Blueprint.lamp.apply", body: blueprint(phase("a", `, "dependsOn": ["b"]`) + "," + phase("b", `, "dependsOn": ["a"]`)), code: "invalid", field: "spec.phases[1].dependsOn[0]", reason: "cycle"},
 		{name: "unknown name in dependsOn", subject: "default.Blueprint.lamp.apply", body: blueprint(phase("a", "") + "," + phase("b", `, "dependsOn": ["c"]`)), code: "invalid", field: "spec.phases[1].dependsOn[0]"},
 		{name: "CEL that does not compile", subject: "default.Blueprint.lamp.apply", body: blueprint(phase("a", `, "when": "resource.spec.("`)), code: "invalid", field: "spec.phases[0].when"},
+		{name: "items over their limit", subject: "default.tree.oak.apply", body: tree(tooMany.String()[1:]), code: "invalid", field: "spec.items", reason: "10001"},
+		{name: "item that depends on none", subject: "default.tree.oak.apply", body: tree(`{"name": "a"}, {"name": "b", "dependsOn": ["a", "c"]}`), code: "invalid", field: "spec.items[1].dependsOn[1]"},
+		{name: "items that wait for each other", subject: "default.tree.oak.apply", body: tree(`{"name": "a", "dependsOn": ["b"]}, {"name": "b", "dependsOn": ["a"]}`), code: "invalid", field: "spec.items", reason: "circle"},
+		{name: "unknown field of an item", subject: "default.tree.oak.apply", body: tree(`{"name": "a", "wait": true}`), code: "invalid", field: "spec.items[0].wait"},
 		{name: "spec over its limit", subject: "default.door.front.apply", body: resource("door", "front", `, "spec": {"x": "`+strings.Repeat("x", 768<<10)+`"}`), code: "too_large", field: "spec"},
 		{name: "command over its limit", subject: "default.door.front.apply", body: resource("door", "front", `, "spec": {"x": "`+strings.Repeat("x", 960<<10)+`"}`), code: "too_large"},
 		{name: "bad request id", subject: "default.door.front.open", body: "{}", header: map[string]string{"Drover-Request-Id": "no spaces"}, code: "invalid", field: "header.Drover-Request-Id"},
@@ -95,12 +104,18 @@ func TestBadInput(t *testing.T) {
 	}, nil)})
 	must(command{Kind: "door", Name: "front", Verb: "apply", ID: "front", Body: apply("door", "front", object{}, nil)})
 
-	// The records of the two jobs follow their acceptance, and the buckets follow the log.
+	must(command{Kind: "Blueprint", Name: "tree", Verb: "apply", ID: "tree", Body: apply("Blueprint", "tree", object{
+		"lifecycle": "execution", "phases": list{
+			object{"name": "items", "states": list{"Init"}, "executor": object{"children": object{"do": "apply", "kind": "door"}}},
+		},
+	}, nil)})
+
+	// The records of the jobs follow their acceptance, and the buckets follow the log.
 	var before map[string]uint64
 	require.Eventually(t, func() bool {
 		before = sequences(t, ctx, d.js)
 		derived := before["KV_drover_blueprints"] + before["KV_drover_jobs"] + before["KV_drover_resources"] + before["KV_drover_specs"]
-		return before["KV_drover_jobs"] == 2 && derived == before["EVENTS"]
+		return before["KV_drover_jobs"] == 3 && derived == before["EVENTS"]
 	}, 20*time.Second, 10*time.Millisecond)
 	t.Run("api", func(t *testing.T) {
 		for i, b := range badCommands() {

@@ -28,15 +28,23 @@ type house struct {
 	url      string
 	servers  []*process
 	services []*process
+	keys     map[bus.Service]string // NKey files, where the house is guarded
+	http     []string               // base URLs of the gateways
+	rebar    []string               // URLs of the gateways' machine-agent APIs
+	secrets  []string               // flags of these
 }
 
 // plan says what a house is made of.
 type plan struct {
 	servers                                    int // 0 means 1; streams have as many replicas
 	intakes, orchestrators, runners, notifiers int
-	lifecycles                                 int
+	lifecycles, gateways                       int  // each gateway serves machine agents, on a port of its own
 	partitions                                 int  // 0 means 8
 	unsynced                                   bool // the servers sync now and then, as is their default
+	// guarded: everybody has a key of its own, and the server lets each do what contract.go says and nothing else. The
+	// streams are made by the operator.
+	guarded   bool
+	deployers int // of items of trees (cmd/deployer)
 }
 
 // newHouse starts it.
@@ -50,23 +58,42 @@ func newHouse(t *testing.T, p plan) *house {
 		}
 	})
 	servers := max(p.servers, 1)
+	if p.guarded {
+		h.forge()
+	}
 	h.serve(servers, p.unsynced)
 	partitions := p.partitions
 	if partitions == 0 {
 		partitions = 8
+	}
+	if p.guarded {
+		h.setUp(partitions, servers)
 	}
 	for _, s := range []struct {
 		name string
 		n    int
 	}{
 		{"orchestrator", p.orchestrators}, {"intake", p.intakes}, {"runner", p.runners}, {"lifecycle", p.lifecycles},
-		{"notifier", p.notifiers},
+		{"notifier", p.notifiers}, {"gateway", p.gateways},
 	} {
 		for i := range s.n {
 			id := fmt.Sprintf("%s-%d", s.name, i)
-			h.services = append(h.services, h.run(id, "drover-"+s.name, "--nats", h.url, "--id", id, "--listen", "",
-				"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers), "--log-format", "json"))
+			args := []string{"--nats", h.url, "--id", id, "--listen", "",
+				"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers), "--log-format", "json"}
+			if s.name == "gateway" {
+				address := fmt.Sprintf("127.0.0.1:%d", ports(t, 1)[0])
+				args, h.http = append(args, "--http", address), append(h.http, "http://"+address)
+				args = append(args, h.agentFlags()...)
+			}
+			h.services = append(h.services, h.run(id, "drover-"+s.name, append(args, h.key(bus.Service(s.name))...)...))
 		}
+	}
+	for i := range p.deployers {
+		require.NoError(t, os.MkdirAll(h.signs(), 0o700))
+		id := fmt.Sprintf("deployer-%d", i)
+		args := []string{"--nats", h.url, "--id", id, "--listen", "", "--log-format", "json", "--ledger", h.ledger(), "--signs", h.signs(),
+			"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers)}
+		h.services = append(h.services, h.run(id, "deployer", append(args, h.key(bus.Runner)...)...))
 	}
 	return h
 }
@@ -96,6 +123,9 @@ func (h *house) serve(n int, unsynced bool) {
 		name := fmt.Sprintf("nats-%d", i)
 		config := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nmax_payload: %d\njetstream {store_dir: %q, sync_interval: %q}\n",
 			name, clients[i], 1<<20+64<<10, filepath.Join(h.dir, name), sync)
+		if h.keys != nil {
+			config += "authorization {include ./users.conf}\n"
+		}
 		if n > 1 {
 			var peers []string
 			for _, port := range routes {
@@ -138,9 +168,19 @@ func (h *house) run(name, program string, args ...string) *process {
 	return p
 }
 
-// connect returns a connection that comes back whenever a server does.
+// connect returns a user's connection, which comes back whenever a server does.
 func (h *house) connect(opts ...nats.Option) *nats.Conn {
 	h.t.Helper()
+	return h.connectAs(bus.User, opts...)
+}
+
+func (h *house) connectAs(role bus.Service, opts ...nats.Option) *nats.Conn {
+	h.t.Helper()
+	if file := h.keys[role]; file != "" {
+		key, err := nats.NkeyOptionFromSeed(file)
+		require.NoError(h.t, err)
+		opts = append(opts, key, nats.CustomInboxPrefix(bus.InboxPrefix(role)))
+	}
 	nc, err := nats.Connect(h.url, append([]nats.Option{
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
 		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond), nats.ReconnectBufSize(-1),
@@ -160,6 +200,10 @@ func (h *house) service(name string) []*process {
 	}
 	return all
 }
+
+// ledger is the file that the deployers write, signs the folder that they look into.
+func (h *house) ledger() string { return filepath.Join(h.dir, "ledger") }
+func (h *house) signs() string  { return filepath.Join(h.dir, "signs") }
 
 // stop ends everything: the services first, so that none waits for its server.
 func (h *house) stop() {

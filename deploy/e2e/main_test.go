@@ -1,10 +1,13 @@
 package e2e_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 )
@@ -22,6 +25,11 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
+	// These tests mostly wait for processes: four at once are no more work for a processor than two.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if err := build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -32,7 +40,8 @@ func run(m *testing.M) int {
 // build makes the programs as `make build` does, so that it finds in the cache what that has compiled. Each in its own
 // module, so that it works with go.work and without.
 func build(into string) error {
-	return compile(into, "", append(services, [2]string{".", "github.com/nats-io/nats-server/v2"}, [2]string{".", "./cmd/witness"}))
+	return compile(into, "", append(services, [2]string{".", "github.com/nats-io/nats-server/v2"}, [2]string{".", "./cmd/witness"},
+		[2]string{".", "./cmd/deployer"}, [2]string{"../../examples/services", "./cmd/module"}))
 }
 
 // buildNext makes the services of the pretended next version (pkg/drive/rules_next.go), in the folder next.
@@ -42,7 +51,7 @@ var buildNext = sync.OnceValue(func() error { return compile(filepath.Join(bin, 
 var services = [][2]string{
 	{"../../services/intake", "./cmd/drover-intake"}, {"../../services/orchestrator", "./cmd/drover-orchestrator"},
 	{"../../services/lifecycle", "./cmd/drover-lifecycle"}, {"../../services/notifier", "./cmd/drover-notifier"},
-	{"../../services/runner", "./cmd/drover-runner"},
+	{"../../services/runner", "./cmd/drover-runner"}, {"../../services/gateway", "./cmd/drover-gateway"},
 }
 
 func compile(into, tags string, programs [][2]string) error {

@@ -12,6 +12,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -56,10 +57,34 @@ const (
 	Job       Family = "job"       // tokens: project, id (Entity.Kind is empty, Entity.Name is the id)
 	Spec      Family = "spec"      // tokens: project, kind, name; versions are digests
 	Blueprint Family = "blueprint" // tokens: project, kind (Entity.Name is empty); versions are digests
+
+	// Tokens: project and id, as for a job.
+	Machine    Family = "machine"    // Entity.Name is the machine's name
+	TaskRun    Family = "taskrun"    // one run of a task on a machine
+	Check      Family = "check"      // a check configuration
+	Instance   Family = "instance"   // a check instance
+	Deployment Family = "deployment" // one version of a check instance's configuration
+
+	// PhaseRecord is what the workers of a phase as a whole are doing (seed 003, "Phase Records"). Tokens: project, kind and
+	// phase (Entity.Name).
+	PhaseRecord Family = "phase"
 )
 
 // Families lists them.
-func Families() []Family { return []Family{Resource, Job, Spec, Blueprint} }
+func Families() []Family {
+	return []Family{Resource, Job, Spec, Blueprint, PhaseRecord, Machine, TaskRun, Check, Instance, Deployment}
+}
+
+// HasKind reports whether a kind is one of the tokens of the family's entities.
+func (f Family) HasKind() bool {
+	return f == Resource || f == Spec || f == Blueprint || f == PhaseRecord
+}
+
+// HasName reports whether a name (or an id) is one of them.
+func (f Family) HasName() bool { return f != Blueprint }
+
+// Known reports whether this version writes the family.
+func (f Family) Known() bool { return slices.Contains(Families(), f) }
 
 // Entity is one thing with a history in the log. Names are as people write them; the subject encodes them (Token).
 type Entity struct {
@@ -127,6 +152,10 @@ type Log interface {
 	// Scan calls each with the last event of every entity of a partition and family, in the order of the log, up to
 	// the end as it was when Scan began. It stops at each's first error and returns it.
 	Scan(ctx context.Context, partition int, family Family, each func(Stored) error) error
+	// ScanAfter calls each with every event of a partition and family that the log holds after a sequence, in its order, up to
+	// the end as it was when ScanAfter began: what others may have written since. One may
+	// come twice. It stops at each's first error.
+	ScanAfter(ctx context.Context, partition int, family Family, after uint64, each func(Stored) error) error
 	// ScanKind is Scan of the resources of one kind.
 	ScanKind(ctx context.Context, partition int, project, kind string, each func(Stored) error) error
 	// Drop removes the events that brought a version, up to a sequence: one that brings it again later stays. It may be
@@ -174,8 +203,10 @@ type Inbox interface {
 
 // Request is a message to a partition's owner that no stream captures.
 type Request struct {
-	// Verb is what is asked: "command" or "sweep".
-	Verb   string
+	// Verb is what is asked: "command", "sweep", or a front door's own ("machine.next").
+	Verb string
+	// Phase is what a request of AskPhase is about; else empty.
+	Phase  Phase
 	Header map[string]string
 	Body   []byte
 }
@@ -200,7 +231,13 @@ type Inputs interface {
 	// Ask sends an uncaptured request to the owner of a partition and waits for its reply. ErrNoOwner at once if
 	// nobody serves it.
 	Ask(ctx context.Context, partition int, r Request) (Request, error)
-	// ServeAsks answers the requests of a partition until stop is called.
+	// AskPhase is Ask of the owner of a phase's record, for the phase's workers, who may ask nothing else: the owner gets
+	// the verb behind "phase.", and Request.Phase.
+	AskPhase(ctx context.Context, p Phase, r Request) (Request, error)
+	// AskDoor is Ask for those who serve a front door, who may ask for nothing else: what is before the first dot of the verb
+	// ("machine.next") is a token of the subject, and the owner is told no other.
+	AskDoor(ctx context.Context, partition int, r Request) (Request, error)
+	// ServeAsks answers the requests of a partition (Ask, AskPhase and AskDoor) until stop is called.
 	ServeAsks(partition int, h RequestHandler) (stop func(), err error)
 	// Request sends a command on drover.api.… (CommandSubject "api") and waits for intake's reply until ctx ends.
 	// ErrNoOwner at once if no intake listens. The header is as for PublishCommand.
@@ -211,6 +248,10 @@ type Inputs interface {
 	// Notify publishes a listener's notice under drover.notice.>, uncaptured and unacknowledged; any other subject is
 	// ErrDenied.
 	Notify(subject string, header map[string]string, body []byte) error
+	// Notices calls each with what is published on a subject under drover.notice.> (no wildcard) while it listens, one of
+	// all that name the same group, from a goroutine at a time, until stop. What nobody listens to is lost; so is what comes
+	// while each has far too much to do.
+	Notices(subject, group string, each func(header map[string]string, body []byte)) (stop func(), err error)
 	// PublishRefusal stores why a captured command was refused, under drover.refused.<project>.<request id>.
 	PublishRefusal(ctx context.Context, project, requestID string, header map[string]string, body []byte) error
 	// Backlog is how many messages of a stream ("COMMANDS" or "RESULTS") a partition's consumer has not settled, and
@@ -282,6 +323,9 @@ type OutputLine struct {
 type Output interface {
 	// PublishOutput does not wait for the server; lines may be lost in a crash.
 	PublishOutput(project, kind, name string, body []byte) error
+	// StoreOutput returns when the server holds the line, and with it what this goroutine has published before. It may be
+	// stored twice where the first answer was lost.
+	StoreOutput(ctx context.Context, project, kind, name string, body []byte) error
 	// ReadOutput calls each with the stored lines of a resource, oldest first, and with follow also with new ones until
 	// ctx ends. It returns each's first error.
 	ReadOutput(ctx context.Context, project, kind, name string, follow bool, each func(OutputLine) error) error

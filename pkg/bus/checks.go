@@ -21,24 +21,17 @@ func (a Append) Check(partitions int, bury bool) error {
 	case a.Dispatch != "" && e.Family != Resource:
 		return bad("only a resource hands out a phase")
 	}
-	switch e.Family {
-	case Resource:
-		if a.Version != "" {
-			return bad("a resource has no versions")
-		}
-	case Job:
-		if a.Version != "" || e.Kind != "" {
-			return bad("a job has no kind and no versions")
-		}
-	case Spec, Blueprint:
-		if e.Family == Blueprint && e.Name != "" {
-			return bad("a blueprint has no name but its kind")
-		}
-		if a.Version == "" && !bury {
-			return bad("a version is required")
-		}
-	default:
+	switch {
+	case !e.Family.Known():
 		return bad("no such family")
+	case !e.Family.HasKind() && e.Kind != "":
+		return bad("this family has no kinds")
+	case !e.Family.HasName() && e.Name != "":
+		return bad("a blueprint has no name but its kind")
+	case e.Family.versioned() && a.Version == "" && !bury:
+		return bad("a version is required")
+	case !e.Family.versioned() && a.Version != "":
+		return bad("this family has no versions")
 	}
 	return nil
 }

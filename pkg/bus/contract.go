@@ -15,7 +15,8 @@ const (
 	Lifecycle    Service = "lifecycle"
 	Notifier     Service = "notifier"
 	Gateway      Service = "gateway"
-	Runner       Service = "runner"   // and every plugin's worker
+	Runner       Service = "runner"   // and every plugin's worker that announces nothing
+	Plugin       Service = "plugin"   // a plugin's worker that announces its phases and listeners
 	User         Service = "user"     // the CLI and other clients; of one project: ProjectUser
 	Operator     Service = "operator" // sets systems up and repairs them
 )
@@ -61,7 +62,7 @@ func Contracts() []Contract {
 			reads("EVENTS"), readBuckets, each("$JS.API.STREAM.MSG.GET.", append(buckets, "EVENTS", "RESULTS", "WORK")...),
 			each("$JS.API.STREAM.PURGE.", append(buckets, "EVENTS", "WORK")...),
 			[]string{"$JS.API.CONSUMER.CREATE.WORK.>", "$JS.API.CONSUMER.DELETE.WORK.*", "$JS.API.CONSUMER.INFO.WORK.*"}),
-		[]string{"drover.ask.*", "drover.evt.>"})
+		[]string{"drover.ask.*", "drover.phase.>", "drover.door.>", "drover.evt.>"})
 	orchestrator.Replies = true
 
 	return []Contract{
@@ -71,16 +72,20 @@ func Contracts() []Contract {
 			join([]string{"drover.ask.*", "$JS.API.STREAM.MSG.GET.COMMANDS", "$JS.API.STREAM.MSG.GET.RESULTS", "$JS.API.STREAM.MSG.GET.EVENTS",
 				"$JS.API.CONSUMER.INFO.COMMANDS.*", "$JS.API.CONSUMER.INFO.RESULTS.*"}, readBuckets),
 			[]string{"drover.evt.>"}),
-		service(Notifier, "tells listeners; it can hold nothing up",
-			join([]string{"drover.notice.>"}, readBuckets, versions),
+		service(Notifier, "tells listeners, and pokes monitoring systems; it can hold nothing up",
+			join([]string{"drover.notice.>", "drover.door.*.check"}, readBuckets, versions),
 			[]string{"drover.evt.>"}),
-		service(Gateway, "turns HTTP into requests and commands",
-			join([]string{"drover.api.>", "drover.cmd.>"}, readBuckets, versions, reads("OUTPUT")),
+		service(Gateway, "turns HTTP into requests and commands, and what modules and agents say into callbacks and lines of output",
+			join([]string{"drover.api.>", "drover.cmd.>", "drover.door.*.callback", "drover.door.*.check", "drover.door.*.machine", CallbackSubjects, "drover.out.>"}, readBuckets, versions, reads("OUTPUT")),
 			[]string{"drover.evt.>"}),
 		service(Runner, "pulls work and answers it; its workers make no consumers",
-			join([]string{"drover.result.>", "drover.out.>", "drover.poison.WORK", "$JS.API.CONSUMER.INFO.WORK.*", "$JS.API.CONSUMER.MSG.NEXT.WORK.*", "$JS.ACK.WORK.>"},
+			join([]string{"drover.result.>", "drover.phase.>", "drover.out.>", "drover.poison.WORK", "$JS.API.CONSUMER.INFO.WORK.*", "$JS.API.CONSUMER.MSG.NEXT.WORK.*", "$JS.ACK.WORK.>"},
 				readBuckets, versions),
 			[]string{"drover.evt.>"}),
+		service(Plugin, "a worker that also announces: it may change any blueprint and listener, so it is trusted as a user is",
+			join([]string{"drover.api.*.Blueprint.*.apply", "drover.api.*.Listener.*.apply", "drover.result.>", "drover.phase.>", "drover.out.>", "drover.poison.WORK",
+				"$JS.API.CONSUMER.INFO.WORK.*", "$JS.API.CONSUMER.MSG.NEXT.WORK.*", "$JS.ACK.WORK.>"}, readBuckets, versions),
+			[]string{"drover.evt.>", "drover.notice.>"}),
 		{Service: User, About: "commands, and looks on",
 			Publish: join([]string{"drover.cmd.>", "drover.api.>", "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.>"},
 				readBuckets, reads("EVENTS", "OUTPUT"), versions[1:]),

@@ -116,9 +116,10 @@ func TestPermissions(t *testing.T) {
 
 	orchestrator, intake, runner, user := h.as(t, bus.Orchestrator), h.as(t, bus.Intake), h.as(t, bus.Runner), h.as(t, bus.User)
 	lifecycle, notifier, gateway := h.as(t, bus.Lifecycle), h.as(t, bus.Notifier), h.as(t, bus.Gateway)
+	plugin := h.as(t, bus.Plugin)
 	teamA := h.connect(t, "DROVER_TEAM_A", bus.InboxPrefix(bus.User)+"_"+bus.Token("team.a"))
 	all := map[string]*jetstream.Bus{"operator": operator, "orchestrator": orchestrator, "intake": intake, "runner": runner,
-		"user": user, "lifecycle": lifecycle, "notifier": notifier, "gateway": gateway, "team a": teamA}
+		"user": user, "lifecycle": lifecycle, "notifier": notifier, "gateway": gateway, "team a": teamA, "plugin": plugin}
 
 	const kind = "node"
 	e := bus.Entity{Partition: 1, Family: bus.Resource, Project: "team.a", Kind: kind, Name: "web1.example.com"}
@@ -176,6 +177,12 @@ func TestPermissions(t *testing.T) {
 	<-ticked
 
 	// The runner's.
+	stopPhases, err := orchestrator.ServeAsks(phase.Partition(orchestrator.Partitions()), func(r bus.Request, reply func(map[string]string, []byte)) { reply(nil, []byte("re "+r.Verb)) })
+	require.NoError(t, err)
+	defer stopPhases()
+	held, err := runner.AskPhase(ctx, phase, bus.Request{Verb: "hold"})
+	require.NoError(t, err)
+	require.Equal(t, "re phase.hold", string(held.Body))
 	puller, err := runner.Pull(ctx, phase)
 	require.NoError(t, err)
 	defer puller.Close()
@@ -196,6 +203,17 @@ func TestPermissions(t *testing.T) {
 	d := <-results.C()
 	require.Equal(t, "done", string(d.Body()))
 	require.NoError(t, d.Ack())
+	require.NoError(t, gateway.PublishResult(ctx, bus.CallbackSubject(1, 1<<43|7), nil, []byte("DE")))
+	d = <-results.C()
+	require.Equal(t, bus.CallbackSubject(1, 1<<43|7), d.Subject())
+	require.NoError(t, d.Ack())
+	require.ErrorIs(t, gateway.PublishResult(ctx, subject, nil, []byte("forged")), bus.ErrDenied, "only runners answer for their work")
+	asked, err := gateway.AskDoor(ctx, phase.Partition(orchestrator.Partitions()), bus.Request{Verb: "callback.find"})
+	require.NoError(t, err)
+	require.Equal(t, "re callback.find", string(asked.Body), "whatever it asks is asked of callbacks")
+	_, err = gateway.Ask(ctx, 1, bus.Request{Verb: "command"})
+	require.ErrorIs(t, err, bus.ErrDenied, "commands go through intake")
+	require.NoError(t, gateway.PublishOutput(e.Project, e.Kind, e.Name, []byte("a module's line")))
 	last, err = runner.Last(ctx, []bus.Entity{e}) // whether old work is still wanted
 	require.NoError(t, err)
 	require.Equal(t, seq, last[0].Seq)
@@ -216,6 +234,28 @@ func TestPermissions(t *testing.T) {
 		_, err = b.PublishCommand(ctx, command, nil, nil)
 		require.NoError(t, err, name)
 	}
+	// A plugin's worker announces its phases and listeners, hears notices, pulls and answers; it commands nothing else.
+	for _, kind := range []string{"Blueprint", "Listener"} {
+		_, err = plugin.Request(ctx, bus.CommandSubject("api", e.Project, kind, "Cloud.Node", "apply"), nil, nil)
+		require.NoError(t, err)
+		_, err = plugin.Request(ctx, bus.CommandSubject("api", e.Project, kind, "Cloud.Node", "delete"), nil, nil)
+		require.ErrorIs(t, err, bus.ErrDenied)
+	}
+	_, err = plugin.Request(ctx, request, nil, nil)
+	require.ErrorIs(t, err, bus.ErrDenied)
+	_, err = runner.Request(ctx, bus.CommandSubject("api", e.Project, "Blueprint", "Cloud.Node", "apply"), nil, nil)
+	require.ErrorIs(t, err, bus.ErrDenied)
+	pluginPulls, err := plugin.Pull(ctx, phase)
+	require.NoError(t, err)
+	pluginPulls.Close()
+	_, err = plugin.AskPhase(ctx, phase, bus.Request{Verb: "hold"})
+	require.NoError(t, err)
+	require.NoError(t, plugin.PublishOutput(e.Project, e.Kind, e.Name, []byte("line")))
+	stopNotices, err := plugin.Notices("drover.notice.plugin.x", "x", func(map[string]string, []byte) {})
+	require.NoError(t, err)
+	stopNotices()
+	_, err = runner.Notices("drover.notice.plugin.x", "x", func(map[string]string, []byte) {})
+	require.ErrorIs(t, err, bus.ErrDenied)
 	inbox, err := intake.Commands(ctx, bus.CommandPartition(e.Project, e.Kind, e.Name, 4))
 	require.NoError(t, err)
 	defer inbox.Close()

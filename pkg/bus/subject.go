@@ -13,7 +13,10 @@ import (
 //	drover.api.<project>.<kind>.<name>.<verb>                            a command as a request
 //	drover.refused.<project>.<request id>                                why a captured command was refused
 //	drover.ask.<partition>                                               a request to a partition's owner, not captured
+//	drover.door.<partition>.<door>                                       a request of who serves a front door, not captured
+//	drover.phase.<partition>.<project>.<kind>.<phase>                    a request of a phase's worker, not captured
 //	drover.result.<partition>.<project>.<kind>.<name>                    an executor's answer
+//	drover.result.<partition>.-.callback.<id>                            what somebody says who holds an id and no fence
 //	drover.log.<partition>.<family>.<entity…>.is.-                       an event
 //	drover.log.<partition>.resource.<project>.<kind>.<name>.do.<phase>   an event that hands out a phase
 //	drover.log.<partition>.<spec|blueprint>.<entity…>.is.<digest>        an event that brings a version
@@ -73,15 +76,26 @@ func CommandPartition(project, kind, name string, n int) int {
 
 // tokens are the entity's own, joined.
 func (e Entity) tokens() string {
-	switch e.Family {
-	case Job:
-		return Token(e.Project) + "." + Token(e.Name)
-	case Blueprint:
-		return Token(e.Project) + "." + Token(e.Kind)
-	default:
-		return Token(e.Project) + "." + Token(e.Kind) + "." + Token(e.Name)
+	tokens := Token(e.Project)
+	if e.Family.HasKind() {
+		tokens += "." + Token(e.Kind)
 	}
+	if e.Family.HasName() {
+		tokens += "." + Token(e.Name)
+	}
+	return tokens
 }
+
+// Tokens is how many tokens name an entity of the family.
+func (f Family) Tokens() int {
+	if f.HasKind() && f.HasName() {
+		return 3
+	}
+	return 2
+}
+
+// versioned reports whether the family's events bring versions, each under a subject of its own.
+func (f Family) versioned() bool { return f == Spec || f == Blueprint }
 
 // prefix is the subject of the entity in the log, without mark and tail.
 func (e Entity) prefix() string {
@@ -145,7 +159,7 @@ func ParseLogSubject(subject string) (e Entity, dispatch, version string, err er
 	switch {
 	case mark == "do" && e.Family == Resource:
 		return e, name, "", nil
-	case mark == "is" && (e.Family == Spec || e.Family == Blueprint):
+	case mark == "is" && e.Family.versioned():
 		return e, "", name, nil
 	}
 	return bad()
@@ -169,15 +183,17 @@ func entityOf(f Family, tokens []string) (Entity, bool) {
 		}
 		names[i] = name
 	}
-	switch {
-	case (f == Resource || f == Spec) && len(names) == 3:
-		return Entity{Family: f, Project: names[0], Kind: names[1], Name: names[2]}, true
-	case f == Job && len(names) == 2:
-		return Entity{Family: f, Project: names[0], Name: names[1]}, true
-	case f == Blueprint && len(names) == 2:
-		return Entity{Family: f, Project: names[0], Kind: names[1]}, true
+	if !f.Known() || len(names) != f.Tokens() {
+		return Entity{}, false
 	}
-	return Entity{}, false
+	e := Entity{Family: f, Project: names[0]}
+	if f.HasKind() {
+		e.Kind = names[1]
+	}
+	if f.HasName() {
+		e.Name = names[len(names)-1]
+	}
+	return e, true
 }
 
 // CommandSubject is where a command is published: prefix is "cmd" (captured) or "api" (a request).
@@ -218,6 +234,39 @@ func ParseResultSubject(subject string) (Entity, error) {
 	return Entity{}, fmt.Errorf("not a subject of a result: %q", subject)
 }
 
+// CallbackSubject is where a callback goes: to the partition that its id names, among the results. No project has the token
+// "-", so that no result of a resource is there, and who may publish here may publish none.
+func CallbackSubject(partition int, id uint64) string {
+	return "drover.result." + strconv.Itoa(partition) + ".-.callback." + strconv.FormatUint(id, 10)
+}
+
+// CallbackSubjects are all of them.
+const CallbackSubjects = "drover.result.*.-.callback.*"
+
+// ParseCallbackSubject is the inverse of CallbackSubject.
+func ParseCallbackSubject(subject string) (partition int, id uint64, err error) {
+	if rest, ok := strings.CutPrefix(subject, "drover.result."); ok {
+		t := strings.Split(rest, ".")
+		if len(t) == 4 && t[1] == "-" && t[2] == "callback" {
+			partition, perr := strconv.Atoi(t[0])
+			id, err := strconv.ParseUint(t[3], 10, 64)
+			if perr == nil && err == nil && partition >= 0 && CallbackSubject(partition, id) == subject {
+				return partition, id, nil
+			}
+		}
+	}
+	return 0, 0, fmt.Errorf("not a subject of a callback: %q", subject)
+}
+
+// ResultPartition is the partition to which a result or a callback is published.
+func ResultPartition(subject string) (int, error) {
+	if partition, _, err := ParseCallbackSubject(subject); err == nil {
+		return partition, nil
+	}
+	e, err := ParseResultSubject(subject)
+	return e.Partition, err
+}
+
 // WorkSubject is where the work of a phase waits.
 func (p Phase) WorkSubject() string {
 	return "drover.work." + Token(p.Project) + "." + Token(p.Kind) + "." + Token(p.Phase)
@@ -242,6 +291,9 @@ func (p Phase) Consumer() string {
 	return name[:180] + "~" + strconv.FormatUint(h.Sum64(), 16)
 }
 
+// TaskRunOutput stands for the kind in the subjects of what task runs print; the name is the run's id.
+const TaskRunOutput = "taskrun"
+
 // OutSubject is where the output lines of a resource go.
 func OutSubject(project, kind, name string) string {
 	return "drover.out." + Token(project) + "." + Token(kind) + "." + Token(name)
@@ -254,3 +306,58 @@ func RefusedSubject(project, requestID string) string {
 
 // AskSubject is where a partition's owner takes requests.
 func AskSubject(partition int) string { return "drover.ask." + strconv.Itoa(partition) }
+
+// DoorSubject is where a partition's owner takes requests of those who serve a front door, who may ask for nothing else.
+func DoorSubject(partition int, door string) string {
+	return "drover.door." + strconv.Itoa(partition) + "." + Token(door)
+}
+
+// DoorsSubject is what the owner of a partition subscribes for them.
+func DoorsSubject(partition int) string { return "drover.door." + strconv.Itoa(partition) + ".*" }
+
+// ParseDoorSubject is the inverse of DoorSubject.
+func ParseDoorSubject(subject string) (partition int, door string, err error) {
+	t := strings.Split(subject, ".")
+	if len(t) == 4 && t[0] == "drover" && t[1] == "door" {
+		partition, err = strconv.Atoi(t[2])
+		if door, nameErr := Name(t[3]); nameErr == nil && err == nil && partition >= 0 && strconv.Itoa(partition) == t[2] && Token(door) == t[3] {
+			return partition, door, nil
+		}
+	}
+	return 0, "", fmt.Errorf("not a subject of a front door: %q", subject)
+}
+
+// Door splits the verb of a request at its first dot: the front door, and what is asked of it.
+func (r Request) Door() (door, verb string) {
+	door, verb, _ = strings.Cut(r.Verb, ".")
+	return door, verb
+}
+
+// Partition is the partition of a phase's record, which is that of its kind's blueprint.
+func (p Phase) Partition(partitions int) int { return PartitionOf(p.Project, "", p.Kind, partitions) }
+
+// AskSubject is where the owner of the phase's record takes requests of its workers.
+func (p Phase) AskSubject(partitions int) string {
+	return "drover.phase." + strconv.Itoa(p.Partition(partitions)) + "." + Token(p.Project) + "." + Token(p.Kind) + "." + Token(p.Phase)
+}
+
+// PhasesSubject is what the owner of a partition subscribes for them.
+func PhasesSubject(partition int) string { return "drover.phase." + strconv.Itoa(partition) + ".>" }
+
+// ParsePhaseSubject is the inverse of Phase.AskSubject.
+func ParsePhaseSubject(subject string) (p Phase, partition int, err error) {
+	t := strings.Split(subject, ".")
+	if len(t) == 6 && t[0] == "drover" && t[1] == "phase" {
+		partition, err = strconv.Atoi(t[2])
+		if e, ok := entityOf(PhaseRecord, t[3:]); ok && err == nil && partition >= 0 && strconv.Itoa(partition) == t[2] {
+			return Phase{Project: e.Project, Kind: e.Kind, Phase: e.Name}, partition, nil
+		}
+	}
+	return Phase{}, 0, fmt.Errorf("not a subject of a phase's workers: %q", subject)
+}
+
+// Of is a worker's request as the owner is given it: its verb can name nothing but what workers may ask.
+func (r Request) Of(p Phase) Request {
+	r.Phase, r.Verb = p, string(PhaseRecord)+"."+r.Verb
+	return r
+}

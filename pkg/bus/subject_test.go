@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -61,7 +62,9 @@ func FuzzParseSubjects(f *testing.F) {
 	for _, s := range []string{
 		"drover.log.3.resource.p.node.web1=2Eexample=2Ecom.is.-", "drover.log.63.resource.p.node.x.do.create-volume",
 		"drover.log.0.job.p.j1.is.-", "drover.log.0.spec.p.k.n.is.sha256-abc", "drover.log.0.blueprint.p.k.is.d",
+		"drover.log.7.machine.p.web1=2Eexample=2Ecom.is.-", "drover.log.0.deployment.p.0000c0de-0000-4000-8000-000000000000.is.-", "drover.log.0.instance.p.k.i.is.-",
 		"drover.log.01.job.p.j1.is.-", "drover.log.0.soup.p.k.n.is.-", "drover.log.0.job.p.j.do.x", "drover.log.-1.job.p.j.is.-",
+		"drover.log.7.phase.p.node.create-volume.is.-", "drover.phase.3.p.node.create-volume", "drover.phase.03.p.k.x", "drover.door.3.machine", "drover.door.3.a=2Eb",
 		"drover.cmd.p.k.n.start", "drover.api.p.k.=2D.start", "drover.result.7.p.k.n", "drover.result.x.p.k.n", "", "....", "p.k.n", "p.k",
 	} {
 		f.Add(s)
@@ -87,6 +90,25 @@ func FuzzParseSubjects(f *testing.F) {
 			prefix := strings.Split(s, ".")[1]
 			if back := bus.CommandSubject(prefix, project, kind, name, verb); back != s {
 				t.Fatalf("command: %q became %q", s, back)
+			}
+		}
+		if p, partition, err := bus.ParsePhaseSubject(s); err == nil {
+			rest := strings.TrimPrefix(s, "drover.phase."+strconv.Itoa(partition))
+			if back := p.AskSubject(1); back != "drover.phase.0"+rest {
+				t.Fatalf("phase: %q became %q", s, back)
+			}
+		}
+		if partition, door, err := bus.ParseDoorSubject(s); err == nil {
+			if back := bus.DoorSubject(partition, door); back != s {
+				t.Fatalf("door: %q became %q", s, back)
+			}
+		}
+		if partition, id, err := bus.ParseCallbackSubject(s); err == nil {
+			if back := bus.CallbackSubject(partition, id); back != s {
+				t.Fatalf("callback: %q became %q", s, back)
+			}
+			if _, err := bus.ParseResultSubject(s); err == nil {
+				t.Fatalf("%q is a callback and a result", s)
 			}
 		}
 		if e, err := bus.ParseResultSubject(s); err == nil {

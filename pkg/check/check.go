@@ -18,10 +18,14 @@ import (
 	"strings"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/drive"
+	place "github.com/droverproject/drover/pkg/engine/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/engine/selection"
 	"github.com/droverproject/drover/pkg/listener"
 	"github.com/droverproject/drover/pkg/manifest"
+	"github.com/droverproject/drover/pkg/monitoring"
+	"github.com/droverproject/drover/pkg/rebar"
 	"github.com/droverproject/drover/pkg/selector"
 	"github.com/droverproject/drover/pkg/strictjson"
 	"github.com/droverproject/drover/pkg/wire"
@@ -125,11 +129,14 @@ func (c *checker) target(t Target) {
 			c.fail(part.field, reason)
 		}
 	}
-	if t.Selects() && (t.Verb == resource.VerbApply || t.Kind == manifest.KindBlueprint) {
-		c.fail("subject.name", "the name - stands for a selector; a manifest and a Blueprint are named one by one")
+	if t.Selects() && (t.Verb == resource.VerbApply || t.Kind == manifest.KindBlueprint || place.IsKind(t.Kind)) {
+		c.fail("subject.name", "the name - stands for a selector; a manifest, a Blueprint and what checks are made of are named one by one")
 	}
-	if t.Kind == manifest.KindBlueprint && t.Verb != resource.VerbApply && t.Verb != resource.VerbDelete {
-		c.fail("subject.verb", "a Blueprint knows apply and delete only")
+	if t.Kind == resource.MachineKind && (t.Selects() || t.Verb != resource.VerbApply) {
+		c.fail("subject.verb", "a Machine knows apply only, by its name; its agent drives it")
+	}
+	if (t.Kind == manifest.KindBlueprint || place.IsKind(t.Kind)) && t.Verb != resource.VerbApply && t.Verb != resource.VerbDelete {
+		c.fail("subject.verb", "a "+t.Kind+" knows apply and delete only")
 	}
 }
 
@@ -196,6 +203,9 @@ var argsOf = map[string][]string{
 func (c *checker) args(t Target, command wire.Command) {
 	verb, args := t.Verb, command.Args
 	of := argsOf[verb]
+	if verb == resource.VerbApply && t.Kind == manifest.KindBlueprint {
+		of = []string{drive.ArgIfDigest}
+	}
 	if slices.Contains(of, "job") && t.Selects() {
 		if of = []string{"job", "message", selection.ArgCascade}; command.Selector != "" || command.All {
 			of = []string{"message"} // a job belongs to one resource
@@ -269,11 +279,13 @@ func (c *checker) manifest(t Target, m *wire.Manifest) {
 	}
 	switch t.Kind {
 	case manifest.KindBlueprint:
-		if t.Name == resource.ListenerKind {
+		if resource.BuiltIn(t.Name) || t.Name == resource.MachineKind || place.IsKind(t.Name) {
 			c.fail("metadata.name", "is the name of a built-in kind")
 		}
 		_, found := manifest.Blueprint(t.Project, t.Name, m.Spec)
 		c.spec(found)
+	case place.Repository, place.Bucket, place.Group, place.Cluster, place.Node, place.CheckConfiguration, place.MonitoringSystem, place.Capability:
+		c.spec(monitoring.Check(t.Kind, t.Name, m.Spec))
 	case resource.ListenerKind:
 		if m.Spec == nil {
 			c.fail("spec", "is missing")
@@ -281,6 +293,8 @@ func (c *checker) manifest(t Target, m *wire.Manifest) {
 		}
 		_, found := listener.Decode(m.Spec)
 		c.spec(found)
+	case resource.TaskKind, resource.StageKind, resource.WorkflowKind, resource.BootEnvKind, resource.MachineKind:
+		c.spec(rebar.Check(t.Kind, m.Spec))
 	}
 }
 

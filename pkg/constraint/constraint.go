@@ -27,6 +27,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -51,6 +52,23 @@ const (
 func Compile(expr string) error {
 	_, err := compile(expr)
 	return err
+}
+
+// ForProvider is a constraint that holds where the resource's provider is the given one and when holds; an empty when
+// holds. A resource's provider is its attribute Provider or provider, else that field of its spec; one without any has
+// none. when is not evaluated for the resources of other providers.
+func ForProvider(provider, when string) string {
+	own := "null"
+	for _, from := range []string{"spec", "attributes"} { // the last one is asked first
+		for _, name := range []string{"provider", "Provider"} {
+			own = fmt.Sprintf(`"%[1]s" in resource.%[2]s ? resource.%[2]s.%[1]s : %[3]s`, name, from, own)
+		}
+	}
+	holds := "(" + own + ") == " + strconv.Quote(provider)
+	if when == "" {
+		return holds
+	}
+	return "(" + holds + ") ? (" + when + "\n) : false" // on a line of its own: when may end in a comment
 }
 
 // Evaluator evaluates expressions and keeps the compiled ones. Safe for concurrent use.

@@ -57,6 +57,38 @@ func TestEval(t *testing.T) {
 	}
 }
 
+// A phase is for the resources of its provider only, and asks nothing of the others.
+func TestForProvider(t *testing.T) {
+	t.Parallel()
+	e := NewEvaluator()
+	for _, c := range []struct {
+		attributes map[string]string
+		spec, when string
+		want       bool
+	}{
+		{nil, `{}`, "", false},
+		{nil, `{"provider":"acme"}`, "", true},
+		{nil, `{"Provider":"acme"}`, "", true},
+		{nil, `{"Provider":"Acme"}`, "", false},
+		{nil, `{"Provider":7}`, "", false},
+		{map[string]string{"Provider": `"other"`}, `{"Provider":"acme"}`, "", false},
+		{map[string]string{"provider": `"acme"`}, `{"Provider":"other"}`, "", true},
+		{nil, `{"provider":"acme"}`, `resource.spec.size == "big"`, false},
+		{nil, `{"provider":"acme","size":"big"}`, `resource.spec.size == "big" // that is all`, true},
+		{nil, `{"provider":"other"}`, `resource.spec.size == "big"`, false},
+	} {
+		expr := ForProvider("acme", c.when)
+		require.NoError(t, Compile(expr), expr)
+		got, err := e.Eval(expr, []byte(c.spec), &resource.State{Attributes: c.attributes})
+		if c.when == `resource.spec.size == "big"` && c.spec == `{"provider":"acme"}` {
+			require.ErrorContains(t, err, "no such key: size")
+			continue
+		}
+		require.NoError(t, err, "%+v", c)
+		require.Equal(t, c.want, got, "%+v", c)
+	}
+}
+
 func TestEmptyResource(t *testing.T) {
 	t.Parallel()
 	e := NewEvaluator()

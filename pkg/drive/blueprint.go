@@ -12,6 +12,13 @@ import (
 // defines.
 const BlueprintKind = "Blueprint"
 
+// ArgIfDigest is the argument of an apply of a blueprint that is for those who change what they have read: another change
+// in between is a conflict, and not lost. IfDigestField is its path, by which the refusal tells this conflict.
+const (
+	ArgIfDigest   = "ifDigest"
+	IfDigestField = "args." + ArgIfDigest
+)
+
 // blueprint takes one input of a blueprint. It is never stepped: it has no phases, only a present version, and perhaps a
 // job that deletes it.
 func (l *Loop) blueprint(ln *lane, it *item) {
@@ -83,6 +90,18 @@ func (l *Loop) applyBlueprint(ln *lane, it *item, present LoadedBlueprint, jobSe
 	if present.Blueprint != nil && present.Blueprint.Digest == bp.Digest {
 		l.port.EnsurePhases(bp)
 		l.recordBlueprintJob(ln, it, jobSeq, at)
+		return
+	}
+	if it.IfDigest != "" && (present.Blueprint == nil || present.Blueprint.Digest != it.IfDigest) {
+		have := "there is none"
+		if present.Blueprint != nil {
+			have = "it has " + present.Blueprint.Digest
+		}
+		l.pop(ln)
+		it.Reply(resource.Reply{Refused: &resource.Refusal{
+			Code: resource.Conflict, Message: "the blueprint was changed: " + have + ", and not the digest " + it.IfDigest,
+			Violations: []resource.Violation{{Field: IfDigestField, Reason: "is not the present digest"}},
+		}})
 		return
 	}
 	l.appendBlueprint(ln, it, present.Seq, BlueprintRecord{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/children"
@@ -16,6 +17,7 @@ type brood struct {
 	family *children.Family
 	told   bool                    // the parent is to look, and has not yet
 	later  bool                    // it is to look at the next tick
+	count  time.Time               // when it is to say how its children stand (resource.Effects.Recount)
 	unsure []resource.Key          // children of a batch whose outcome is not known: they are read before anything is decided on them
 	seqs   map[resource.Key]uint64 // of the last event that is known of each child
 	at     uint64                  // sequence of the parent's last event of which is known that it made no child unknown here
@@ -34,6 +36,9 @@ type byName struct{ project, name string }
 
 // observe keeps the family of a child's parent.
 func (l *Loop) observe(key resource.Key, s *resource.State, seq uint64) {
+	if l.watch != nil {
+		l.watch(key, s, seq)
+	}
 	if s.UID == "" {
 		l.vanished(key)
 		return
@@ -76,9 +81,13 @@ func (l *Loop) refresh(keys []resource.Key, loaded []Loaded) error {
 	return err
 }
 
-// known is the sequence of the last event that is known of a parent, a child, or what has a job; of others 0.
+// known is the sequence of the last event that is known of a parent, a child, what has a job, or what was heard of; of
+// others 0.
 func (l *Loop) known(key resource.Key) uint64 {
 	seq := l.live[key]
+	if ln := l.lanes[key]; ln != nil {
+		seq = max(seq, ln.news)
+	}
 	if b := l.broods[key]; b != nil {
 		seq = max(seq, b.at)
 	}
@@ -126,7 +135,9 @@ func (l *Loop) vanished(key resource.Key) {
 	}
 }
 
-// tellParent has the parent look at its children after one of them has moved; once, however many have.
+// tellParent has the parent look at its children after one of them has moved; once, however many have. A sweep has it look
+// too, so nothing is lost without this but time: a sweep's 20 s for each step of the tree. The model's fair world has no
+// sweeps, and so holds that it is told.
 func (l *Loop) tellParent(s *resource.State) {
 	if s.Parent.Name == "" {
 		return
@@ -201,6 +212,27 @@ func (l *Loop) brood(ln *lane, env *resource.Env) error {
 	return nil
 }
 
+// definition is what a spec defines for a phase.
+type definition struct {
+	items []children.Item
+	err   error
+}
+
+// defined reads the children that the spec of an apply defines, once for all steps of it.
+func (l *Loop) defined(it *item) func(*blueprint.Phase) ([]children.Item, error) {
+	return func(ph *blueprint.Phase) ([]children.Item, error) {
+		d, ok := it.defines[ph.Name]
+		if !ok {
+			if it.defines == nil {
+				it.defines = map[string]definition{}
+			}
+			d.items, d.err = l.port.Items(ph, it.Spec)
+			it.defines[ph.Name] = d
+		}
+		return d.items, d.err
+	}
+}
+
 // meetAll sees to it that every child is known which the log holds as of the parent's state. Children are made and marked
 // in one batch with an event of their parent, so who has read the log up to that event, or appended it, knows them all. Of
 // an event that another owner appended nobody told this one.
@@ -260,6 +292,14 @@ func applies(s *resource.State, bp *blueprint.Blueprint) bool {
 	})
 }
 
+// recount has a parent say how its children stand when its time has come. Many children ask for the same time.
+func (l *Loop) recount(ln *lane, at time.Time) {
+	if b := l.broods[ln.key]; b != nil && !at.IsZero() && !at.Equal(b.count) {
+		b.count = at
+		l.due.add(at, ln.key)
+	}
+}
+
 // tellChildren tells children what follows from the parent's committed state.
 func (l *Loop) tellChildren(ln *lane, fx resource.Effects) {
 	for i := range fx.Tell {
@@ -272,8 +312,9 @@ func (l *Loop) tellChildren(ln *lane, fx resource.Effects) {
 	}
 }
 
-// askAgain is a sweep's: what was told may be lost, and a child may be at a job that its parent no longer drives.
-func (l *Loop) askAgain(ln *lane) {
+// askAgain is a sweep's: what was told may be lost, and a child may be at a job that its parent no longer drives. parents are
+// those that this sweep has read.
+func (l *Loop) askAgain(ln *lane, parents map[resource.Key]Loaded) {
 	if b := l.broods[ln.key]; b != nil {
 		b.family.AskAgain()
 	}
@@ -282,11 +323,40 @@ func (l *Loop) askAgain(ln *lane) {
 	if s.Parent.Name == "" || j == nil || !j.Handed {
 		return
 	}
-	if _, live := l.live[parentOf(s)]; !live {
-		l.tell(ln.key, resource.Input{Kind: resource.OnParent, At: l.now, Parent: &resource.FromParent{
-			Ask: resource.Stop, Key: ln.key, Parent: s.Parent, JobID: j.ID, Message: "its parent is no longer at this job",
-		}})
+	if _, live := l.live[parentOf(s)]; live || l.driven(s, j.ID, parents) {
+		return
 	}
+	l.tell(ln.key, resource.Input{Kind: resource.OnParent, At: l.now, Parent: &resource.FromParent{
+		Ask: resource.Stop, Key: ln.key, Parent: s.Parent, JobID: j.ID, Message: "its parent is no longer at this job",
+	}})
+}
+
+// driven reports whether the parent of a child is at a job, as the leader has it, or that is not known: another owner may
+// have begun it, and the append that stops a child proves the child alone. A parent has its job before any child of it, so
+// one that does not have it any more is done with it.
+func (l *Loop) driven(s *resource.State, job string, parents map[resource.Key]Loaded) bool {
+	key := parentOf(s)
+	parent, read := parents[key]
+	if !read {
+		loaded, _, err := l.port.Load([]resource.Key{key}, nil, true)
+		if err != nil {
+			return true // the next sweep asks again
+		}
+		parent = loaded[0]
+		parents[key] = parent
+	}
+	if !parent.State.Exists() || parent.State.UID != s.Parent.UID {
+		return false
+	}
+	if j := parent.State.JobByID(job); j == nil || j.State.Final() {
+		return false
+	}
+	ln := l.lane(key)
+	if !ln.loaded || ln.seq < parent.Seq {
+		l.heard(ln, parent.Seq)
+	}
+	l.rest(ln)
+	return true
 }
 
 // step of a child in a batch.
@@ -400,12 +470,14 @@ func (l *Loop) batch(ln *lane, it *item, after resource.State, fx resource.Effec
 	l.restAll(lanes)
 }
 
-// conflict tells the parent that a child cannot be its own.
+// conflict tells the parent that a child cannot be its own. An input from outside is handed back, and comes again when that is
+// recorded: it may be all that ever comes.
 func (l *Loop) conflict(ln *lane, it *item, reason string) {
 	if !it.own {
 		l.pop(ln)
 		it.back(errors.New(reason))
-		return
+		it = &item{Input: Input{Key: ln.key}, own: true}
+		ln.queue = append([]*item{it}, ln.queue...)
 	}
 	it.Input.Input = resource.Input{Kind: resource.OnConflict, At: l.now, Conflict: reason} // in its place; run steps it next
 }

@@ -3,51 +3,49 @@ package drive
 import (
 	"container/heap"
 	"time"
-
-	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
-// dueTimes is a heap of the times at which resources ask for a step. A resource may stand in it more than once: a timer
-// that is out of date does nothing (promise 4).
-type dueTimes []dueTime
+// dueTimes is a heap of the times at which resources or aggregates ask for a step. One may stand in it more than once: a
+// timer that is out of date does nothing (promise 4).
+type dueTimes[K any] []dueTime[K]
 
-type dueTime struct {
+type dueTime[K any] struct {
 	at  time.Time
-	key resource.Key
+	key K
 }
 
-func (d dueTimes) Len() int           { return len(d) }
-func (d dueTimes) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
-func (d dueTimes) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d dueTimes[K]) Len() int           { return len(d) }
+func (d dueTimes[K]) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
+func (d dueTimes[K]) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
 
 // Push implements heap.Interface.
-func (d *dueTimes) Push(x any) { *d = append(*d, x.(dueTime)) }
+func (d *dueTimes[K]) Push(x any) { *d = append(*d, x.(dueTime[K])) }
 
 // Pop implements heap.Interface.
-func (d *dueTimes) Pop() any {
+func (d *dueTimes[K]) Pop() any {
 	old := *d
 	last := old[len(old)-1]
-	old[len(old)-1] = dueTime{}
+	old[len(old)-1] = dueTime[K]{}
 	*d = old[:len(old)-1]
 	return last
 }
 
-func (d *dueTimes) add(at time.Time, key resource.Key) {
+func (d *dueTimes[K]) add(at time.Time, key K) {
 	if !at.IsZero() {
-		heap.Push(d, dueTime{at, key})
+		heap.Push(d, dueTime[K]{at, key})
 	}
 }
 
 // past takes the next key whose time has come.
-func (d *dueTimes) past(now time.Time) (resource.Key, bool) {
+func (d *dueTimes[K]) past(now time.Time) (key K, ok bool) {
 	if len(*d) == 0 || (*d)[0].at.After(now) {
-		return resource.Key{}, false
+		return key, false
 	}
-	return heap.Pop(d).(dueTime).key, true
+	return heap.Pop(d).(dueTime[K]).key, true
 }
 
 // next is the earliest time; zero if there is none.
-func (d dueTimes) next() time.Time {
+func (d dueTimes[K]) next() time.Time {
 	if len(d) == 0 {
 		return time.Time{}
 	}

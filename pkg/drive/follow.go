@@ -18,6 +18,7 @@ type jobLane struct {
 	seq    uint64
 	busy   bool
 	stale  bool // to be loaded before it is decided on
+	none   bool // the leader said that there is none, and this resource has been written by nobody else since
 }
 
 // own are the jobs whose records follow from a resource. The record of one that was handed down is the root's.
@@ -203,7 +204,8 @@ func (l *Loop) Adopt(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		return
 	}
 	ln := l.lane(s.Key)
-	ln.state, ln.seq, ln.loaded, ln.sole, ln.kin = s, seq, true, l.taken.cover(seq), false
+	ln.doubt()
+	ln.state, ln.seq, ln.loaded, ln.sole = s, seq, true, l.taken.cover(seq)
 	ln.polls.begin(s.UID)
 	for _, ref := range own(&s) {
 		j, _ := jobs(ref.ID)
@@ -219,6 +221,7 @@ func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		if ln.busy || len(ln.queue) > 0 || ln.following() || ln.loaded && ln.seq >= seq {
 			if !ln.loaded || ln.seq < seq {
 				l.observe(s.Key, &s, seq)
+				l.heard(ln, seq)
 			}
 			return
 		}
@@ -230,6 +233,20 @@ func (l *Loop) Learn(s resource.State, seq uint64, jobs func(id string) (LoadedJ
 		l.rest(ln)
 	}
 }
+
+// heard notes that the log holds an event of a resource that this one has not read, and cannot take now: its lane is at
+// work. The log is not read from before that event again, and a step that changes nothing leaves the lane where it was, so
+// without a note nobody would hear of it: of a parent, say, that is at a job, and whose owner is gone.
+func (l *Loop) heard(ln *lane, seq uint64) {
+	if seq > ln.news {
+		ln.news = seq
+		l.due.add(l.now.Add(ownAgain), ln.key)
+	}
+}
+
+// outdated reports whether the log holds a later event than the state's, as far as is known. Where an append is out, its
+// answer decides.
+func (ln *lane) outdated() bool { return ln.news > ln.seq && !ln.busy }
 
 // AdoptJob takes over one job record: when it has ended long enough ago it is forgotten. Call it for every record of the
 // partition before the first Adopt, as the log held them before the resources were read.

@@ -23,7 +23,7 @@ type Loop struct {
 	idle      *list.List              // lanes with nothing to do, oldest first
 	live      map[resource.Key]uint64 // sequence of their last event that is known
 	asleep    map[resource.Key]polls  // of lanes that are not in memory
-	due       dueTimes
+	due       dueTimes[resource.Key]
 	gone      map[resource.Key]uint64 // buried, not yet forgotten: sequence
 	bury      burials
 	broods    map[resource.Key]*brood // children, by their parent
@@ -35,8 +35,14 @@ type Loop struct {
 	behind    map[resource.Key]struct{}  // a job's record could not be brought up to its state
 	covered   uint64                     // see Covered
 	out       int                        // appends without an answer
+	watch     func(key resource.Key, s *resource.State, seq uint64)
 	stats     Stats
 }
+
+// Watch has f called with every state that the Loop learns of: at a takeover, when it loads one, and after each commit of its
+// own, so that what is found by something else than its key can be indexed. Seq tells an older state from a newer one. Where
+// the log holds nothing (any more), the state has no uid. f must not call the Loop. Call it before the first Adopt.
+func (l *Loop) Watch(f func(key resource.Key, s *resource.State, seq uint64)) { l.watch = f }
 
 // Stats counts what a Loop did since it was made.
 type Stats struct {
@@ -66,7 +72,8 @@ type lane struct {
 	busy   bool // an append is out
 	// sole: every job of this resource that has a record is among Loop.taken, see takenIDs.
 	sole   bool
-	kin    bool // every child of it is known, see meetAll
+	kin    bool   // every child of it is known, see meetAll
+	news   uint64 // the log was seen to hold an event of this sequence, or a later one, see heard
 	queue  []*item
 	jobs   map[string]*jobLane // jobs of this resource whose records may have to follow
 	polls  polls
@@ -81,6 +88,7 @@ type item struct {
 	specSent bool                    // the spec of an apply is in the log
 	specs    map[resource.Key]string // specs of children that are in the log, by digest
 	users    *users                  // of a blueprint that is being deleted
+	defines  map[string]definition   // children that the spec of an apply defines, by phase
 	fresh    bool                    // the state is read for it as the leader has it
 }
 
@@ -183,23 +191,19 @@ func (l *Loop) lane(key resource.Key) *lane {
 	if ln.idleAt != nil {
 		l.idle.Remove(ln.idleAt)
 		ln.idleAt = nil
+		l.limits.Cache.keep(-1)
 	}
 	return ln
 }
 
 // rest puts a lane with nothing to do at the end of the idle ones, and forgets the oldest over the limit.
 func (l *Loop) rest(ln *lane) {
-	if ln.busy || len(ln.queue) > 0 || ln.following() || ln.idleAt != nil {
+	if ln.busy || len(ln.queue) > 0 || ln.following() || ln.outdated() || ln.idleAt != nil {
 		return
 	}
 	ln.idleAt = l.idle.PushBack(ln)
-	for l.idle.Len() > l.limits.CachedStates {
-		oldest := l.idle.Remove(l.idle.Front()).(*lane)
-		delete(l.lanes, oldest.key)
-		if len(oldest.polls.of) > 0 {
-			l.asleep[oldest.key] = oldest.polls // else every load would find its poll due again
-		}
-	}
+	l.limits.Cache.keep(1)
+	l.trim()
 }
 
 // loadAll loads lanes together. What cannot be loaded now stays unloaded: run hands its inputs back.
@@ -230,12 +234,26 @@ func (l *Loop) found(ln *lane, at Loaded) {
 	if at.Seq > 0 && at.Seq < ln.seq {
 		return
 	}
+	ln.news = 0
+	another := at.Seq != ln.seq // owner may have written it
 	l.set(ln, at.State, at.Seq)
 	l.noticed(&ln.state)
-	ln.kin = false // another owner may have written it
-	ln.sole = l.taken.cover(at.Seq)
+	if another {
+		ln.doubt()
+	}
+	if another || !ln.sole {
+		ln.sole = l.taken.cover(at.Seq)
+	}
 	for i := range at.State.Jobs {
 		l.taken.add(at.State.Jobs[i].ID, l.limits.TakenIDs)
+	}
+}
+
+// doubt forgets what was known of a resource as long as nobody else wrote it.
+func (ln *lane) doubt() {
+	ln.kin, ln.sole = false, false
+	for _, j := range ln.jobs {
+		j.none = false
 	}
 }
 
@@ -273,6 +291,9 @@ func (l *Loop) track(key resource.Key, s *resource.State, seq uint64) {
 // run steps the inputs of a lane until one has to wait for its append.
 func (l *Loop) run(ln *lane) {
 	for !ln.busy && len(ln.queue) > 0 {
+		if ln.outdated() {
+			ln.loaded = false
+		}
 		if !ln.loaded {
 			l.loadAll([]*lane{ln}, ln.queue[0].fresh)
 			if !ln.loaded {
@@ -329,6 +350,9 @@ func (l *Loop) step(ln *lane, it *item) bool {
 		return true
 	}
 	if in.Kind == resource.OnCommand {
+		if in.Command.Verb == resource.VerbApply && hasChildren(env.Blueprint) {
+			env.Items = l.defined(it)
+		}
 		if err := l.prepare(ln, it, &in, env); err != nil {
 			l.pop(ln)
 			it.back(err)
@@ -376,13 +400,15 @@ func (l *Loop) step(ln *lane, it *item) bool {
 }
 
 // dismissed reports whether an input from outside is turned away. No append proves the state right on which that was
-// decided, and another owner may have changed it since it was read: a result that it would have awaited would be lost.
+// decided, and another owner may have changed it since it was read: a result that it would have awaited would be lost. So
+// would the answer to a poll that changed nothing: the call may be being canceled, and end with it.
 func dismissed(in *resource.Input, fx *resource.Effects) bool {
 	if in.Kind == resource.OnCommand {
 		return fx.Reply != nil && fx.Reply.Refused != nil
 	}
 	return in.Kind == resource.OnResult && slices.ContainsFunc(fx.Notes, func(n resource.Note) bool {
-		return n.Code == resource.NoteFenced || n.Code == resource.NoteNothing
+		return n.Code == resource.NoteFenced || n.Code == resource.NoteNothing ||
+			n.Code == resource.NoteNoChange && in.Result.Outcome != resource.OutcomeRunning // which ends nothing
 	})
 }
 
@@ -470,6 +496,7 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
 		l.due.add(l.now.Add(l.limits.PollLease), ln.key)
 	}
+	l.recount(ln, fx.Recount)
 	l.tellChildren(ln, fx)
 }
 
@@ -548,7 +575,7 @@ func (l *Loop) env(ln *lane, in *resource.Input) (resource.Env, error) {
 	s := &ln.state
 	switch {
 	case in.Kind == resource.OnCommand:
-		if in.Command.Key.Kind == resource.ListenerKind {
+		if resource.BuiltIn(in.Command.Key.Kind) {
 			return env, nil
 		}
 		present, err := l.port.PresentBlueprint(ln.key.Project, ln.key.Kind, false)
@@ -618,15 +645,21 @@ func (l *Loop) prepare(ln *lane, it *item, in *resource.Input, env resource.Env)
 	if ln.state.JobByID(c.JobID) == nil {
 		j := ln.jobs[c.JobID]
 		if j == nil && l.new(ln, c.JobID) {
-			j = &jobLane{}
+			j = &jobLane{none: true}
 			ln.jobs[c.JobID] = j
 		}
-		if j == nil || j.stale {
-			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}}, true) // no append proves that it is new
+		// No append proves that it is new. A lane of the job's own says so only if it was made for that: else it waits for a
+		// record that is to follow, and has not been found by a follower that is behind.
+		if j == nil || j.stale || j.record == nil && !j.none {
+			if j != nil && j.busy {
+				return errors.New("the record of the job that this request made is being written")
+			}
+			_, jobs, err := l.port.Load(nil, []JobKey{{c.Key.Project, c.JobID}}, true)
 			if err != nil {
 				return err
 			}
 			j = &jobLane{seq: jobs[0].Seq, record: known(jobs[0])}
+			j.none = j.record == nil
 			ln.jobs[c.JobID] = j
 		}
 		if j.record != nil {
@@ -666,6 +699,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	report := SweepReport{Resources: len(l.live)}
 	var lanes []*lane
 	var missing []*lane
+	parents := map[resource.Key]Loaded{}
 	swept := maps.Clone(l.behind)
 	for key := range l.live {
 		swept[key] = struct{}{}
@@ -674,7 +708,8 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 	for _, key := range sortedKeys(swept) {
 		ln := l.lane(key)
 		lanes = append(lanes, ln)
-		if !ln.loaded && !ln.busy {
+		if (!ln.loaded || ln.outdated()) && !ln.busy {
+			ln.loaded = false
 			missing = append(missing, ln)
 		}
 	}
@@ -691,7 +726,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 			l.run(ln)
 			continue
 		}
-		l.askAgain(ln)
+		l.askAgain(ln, parents)
 		for _, ask := range sweep.Find(&ln.state, sweep.Observation{
 			At: now, Grace: sweepGrace, Drained: func(phase string) bool { return drained(ln.key.Kind, phase, ln.key) },
 		}) {
@@ -711,6 +746,7 @@ func (l *Loop) Sweep(now time.Time, drained func(kind, phase string, key resourc
 		l.forget(key)
 	}
 	report.Forgotten += l.forgetJobs(now)
+	l.trim() // others may have filled the Cache since
 	l.tendDeletions()
 	return report
 }

@@ -44,6 +44,8 @@ type world struct {
 	answers bool // every answer arrives
 	lost    bool // none does
 	trims   []resource.Key
+	// read, where not nil, is called once, when a Load has read and its caller has not been answered.
+	read func()
 }
 
 type work struct {
@@ -133,6 +135,8 @@ type shell struct {
 	loop *drive.Loop
 	sent []func()
 	dead bool
+	// behind: where the leader need not answer, a follower does that holds no job's record.
+	behind bool
 }
 
 func (w *world) start() *shell {
@@ -212,7 +216,7 @@ func (s *shell) kill() {
 	s.sent = nil
 }
 
-func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey, _ bool) ([]drive.Loaded, []drive.LoadedJob, error) {
+func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]drive.Loaded, []drive.LoadedJob, error) {
 	if s.unread {
 		return nil, nil, errors.New("no answer")
 	}
@@ -222,9 +226,17 @@ func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey, _ bool) ([]drive.
 	}
 	var j []drive.LoadedJob
 	for _, k := range jobs {
+		if s.behind && !fresh {
+			j = append(j, drive.LoadedJob{})
+			continue
+		}
 		j = append(j, s.jobs[k])
 	}
 	s.asked += len(jobs)
+	if f := s.world.read; f != nil {
+		s.world.read = nil
+		f()
+	}
 	return l, j, nil
 }
 

@@ -99,6 +99,31 @@ func TestAStaleOwnerTurnsNothingAway(t *testing.T) {
 	require.Nil(t, reply.Refused)
 }
 
+// TestAPollThatChangedNothingMayEndACancellation (simulator, seed 273045513990907): an owner is asked what became of a poll. By
+// what it knows the answer changes nothing; but another owner has canceled the call, and waits for its answer.
+func TestAPollThatChangedNothingMayEndACancellation(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []resource.Outcome{resource.OutcomePending, resource.OutcomeNotStarted} {
+		w := newWorld(t, 9)
+		w.answers = true
+		stale := w.start()
+		stale.startPending()
+		w.work = nil
+		other := w.start()
+		w.now = w.now.Add(time.Minute)
+		other.loop.Tick(w.now)
+		require.NotEmpty(t, w.work, "it polls")
+		other.accepted("a", "cancel", "9")
+		call := w.work[0]
+		state := w.states[call.key].State
+		require.Equal(t, resource.Canceling, state.Phase(call.fence.Phase).Status)
+		stale.offerResult(call.key, resource.Result{Fence: call.fence, Outcome: outcome})
+		stale.drain()
+		state = w.states[call.key].State
+		require.Equal(t, resource.Canceled, state.Phase(call.fence.Phase).Status)
+	}
+}
+
 // TestAnOwnerLearnsWhatAnotherWrote (simulator, seeds 1, 2 and 10 among many): what another owner wrote after this one's
 // takeover is known to nobody who lives, until this one looks.
 func TestAnOwnerLearnsWhatAnotherWrote(t *testing.T) {

@@ -46,8 +46,11 @@ const RetireWait = 10 * time.Second
 type Limits struct {
 	// Appends is how many appends may be out at once; past it Ready is false. Default 512.
 	Appends int
-	// CachedStates is how many idle resources are kept in memory. Default 4096.
+	// CachedStates is how many idle resources are kept in memory; with Cache, how many are kept even where that is full.
+	// Default 4096, with Cache 1024.
 	CachedStates int
+	// Cache, if set, is shared with the other Loops of the process.
+	Cache *Cache
 	// PollLease is how long a poll may stay unanswered before it is sent again. Default 35 s, which is more than the
 	// time after which an unsettled delivery comes again.
 	PollLease time.Duration
@@ -69,6 +72,9 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	set(&l.Appends, 512)
+	if l.Cache != nil {
+		set(&l.CachedStates, 1024)
+	}
 	set(&l.CachedStates, 4096)
 	set(&l.StepsMax, 20)
 	set(&l.Forgets, 64)
@@ -90,6 +96,7 @@ type Record struct {
 	Job       *JobRecord
 	Spec      *SpecRecord
 	Blueprint *BlueprintRecord
+	Document  *DocumentRecord
 }
 
 // ResourceRecord is one transition of a resource. Where State.Gone, the record buries it.
@@ -121,6 +128,12 @@ type BlueprintRecord struct {
 	Deletion   *job.Ref
 	Gone       bool
 	At         time.Time
+}
+
+// DocumentRecord is one transition of an entity of an aggregate, encoded.
+type DocumentRecord struct {
+	Document
+	Body []byte
 }
 
 // Loaded is a resource as the log holds it. Seq 0: there is none.
@@ -216,6 +229,8 @@ type Input struct {
 	Spec []byte
 	// Blueprint is set for an apply of one; it is validated, and its digest is that of Spec.
 	Blueprint *blueprint.Blueprint
+	// IfDigest is the digest that the present blueprint must have for an apply of one to be accepted; empty: any.
+	IfDigest string
 	// Settle is called when the input is applied, or means nothing: it must not come again.
 	Settle func()
 	// Reply is called instead of Settle for a command.

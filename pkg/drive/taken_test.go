@@ -1,6 +1,7 @@
 package drive_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -130,5 +131,75 @@ func TestWhatHadNoRecordAtTheTakeoverIsNotTakenForNew(t *testing.T) {
 	require.Nil(t, state.JobByID("job-a-2"), "the state still remembers it: this tests nothing")
 	events := w.events
 	require.Equal(t, "job-a-2", s.command("a", "start", "2").JobID)
+	require.Equal(t, events, w.events, "the request had a second effect")
+}
+
+// TestARecordOnItsWayIsNotNone (simulator, seed 273045514026609): an owner's append of a job's record has no answer, and a
+// follower that is behind knows of no record, so it is sent once more. Another owner drops the job from the resource
+// meanwhile, with which the first one meets the same request again.
+func TestARecordOnItsWayIsNotNone(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string]int{"the record is under way": 0, "it was found to be there": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			w.answers = true
+			s := w.start()
+			require.Nil(t, s.command("a", "apply", "1").Refused)
+			w.lost, s.behind = true, true
+			require.True(t, s.answer())
+			require.Len(t, s.sent, 1, "it is sent again")
+			w.lost, s.behind = false, false
+			rival := w.start()
+			for i := range resource.FinishedJobsMax {
+				rival.accepted("a", "apply", fmt.Sprint("more", i))
+			}
+			key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+			state := w.states[key].State
+			require.Nil(t, state.JobByID("job-a-1"), "the state still remembers it: this tests nothing")
+			s.offerResult(key, resource.Result{Fence: resource.Fence{UID: "old"}, Outcome: resource.OutcomeCompleted}) // it reads the resource
+			for range answers {
+				s.answer()
+			}
+			events := w.events
+			reply := s.command("a", "apply", "1")
+			for range 3 {
+				if reply == nil { // handed back: it comes again
+					reply = s.command("a", "apply", "1")
+				}
+			}
+			require.Equal(t, &resource.Reply{JobID: "job-a-1"}, reply)
+			require.Equal(t, events, w.events, "the request had a second effect")
+		})
+	}
+}
+
+// TestARequestThatWasNewMayBeSoNoMore: the leader knows of no record of a request's job. Before the append arrives another owner
+// accepts the same request, and its resource lets go of the job: the append is lost, and then the request is no new one.
+func TestARequestThatWasNewMayBeSoNoMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.answers = true
+	s := w.start()
+	s.accepted("a", "apply", "1")
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	var reply *resource.Reply
+	s.loop.Offer([]drive.Input{{
+		Key: key, Input: resource.Input{Kind: resource.OnCommand, At: w.now, Command: &resource.Command{
+			Key: key, Verb: "apply", RequestID: "2", JobID: "job-a-2", Digest: "apply", NewUID: "u", SpecDigest: "s1",
+		}},
+		Reply: func(r resource.Reply) { reply = &r }, Back: func(error) {},
+	}})
+	require.Len(t, s.sent, 1)
+	rival := w.start()
+	rival.accepted("a", "apply", "2")
+	for i := range resource.FinishedJobsMax {
+		rival.accepted("a", "apply", fmt.Sprint("more", i))
+	}
+	state := w.states[key].State
+	require.Nil(t, state.JobByID("job-a-2"), "the state still remembers it: this tests nothing")
+	events := w.events
+	s.drain()
+	require.Equal(t, &resource.Reply{JobID: "job-a-2"}, reply)
 	require.Equal(t, events, w.events, "the request had a second effect")
 }

@@ -106,7 +106,7 @@ func TestNothingStartsWhileStopping(t *testing.T) {
 
 func TestStopTimeoutNamesWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	h := host.New(host.Options{Name: "t", Config: host.Config{StopTimeout: time.Millisecond}})
+	h := host.New(host.Options{Name: "t", Config: host.Config{StopTimeout: time.Second}})
 	release, told := make(chan struct{}), make(chan struct{})
 	h.Go("earlier", untilDone(func() { close(told) }))
 	h.Go("deaf", func(context.Context) error { <-release; return nil })

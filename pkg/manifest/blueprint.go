@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -57,15 +58,18 @@ type (
 		States      []string      `json:"states" doc:"States during which the phase is called. Not where each phase walks by itself; needed everywhere else."`
 		DependsOn   []string      `json:"dependsOn" alias:"depends_on" doc:"Phases of the same state that must be completed first."`
 		When        string        `json:"when" doc:"CEL expression over the resource; where it is false, the phase is skipped."`
-		Provider    string        `json:"provider" doc:"Provider whose resources the phase is for."`
+		Provider    string        `json:"provider" doc:"Provider whose resources the phase is for; it is skipped for all others. A resource's own is its attribute Provider or provider, or that field of its spec."`
 		Executor    executorSpec  `json:"executor" need:"true" doc:"Who carries the phase out: exactly one."`
 		Undo        *executorSpec `json:"undo" alias:"decom" doc:"Who carries it out in flows that undo: exactly one; plugin where executor is plugin, and no plugin elsewhere."`
 		Timeout     time.Duration `json:"timeout" doc:"Time for an attempt. Default: none."`
 		Interval    time.Duration `json:"interval" doc:"Delay until a pending phase is called again. Default: 15s."`
 		Lease       time.Duration `json:"lease" doc:"Silence after which a canceled call is given up. Default: 30s."`
+		Calls       *int          `json:"calls" doc:"Calls of the phase at a time, over all workers; 0: any number. Default: 1 of a plugin, any number of others."`
 		Retry       retrySpec     `json:"retry" doc:"Policy for failures that may pass. Default: none."`
 		Idempotent  bool          `json:"idempotent" alias:"idempotency" doc:"True where the phase may run again after it has begun, and yields the same."`
 		AutoDeploy  *bool         `json:"autoDeploy" alias:"auto_deploy" doc:"Not set: apply starts nothing. True, of a flow's first phase: apply starts the flow. False: the phase waits for approve."`
+
+		Attributes map[string]json.RawMessage `json:"attributes" schema:"attributes" doc:"What else is to be said of the phase, by name: kept and shown, and read by nothing."`
 	}
 	retrySpec struct {
 		Attempts int           `json:"attempts" doc:"Failures that are forgiven."`
@@ -256,11 +260,12 @@ func (c *checks) phase(field string, s *phaseSpec) blueprint.Phase {
 			c.fail(field+".when", "%s", err)
 		}
 	}
+	c.attributes(field+".attributes", s.Attributes)
 	executor, own := c.executor(field+".executor", &s.Executor)
 	p := blueprint.Phase{
-		Children: own, Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: s.When,
+		Children: own, Name: s.Name, Description: s.Description, Text: s.Text, States: s.States, DependsOn: s.DependsOn, When: c.when(field, s),
 		Provider: s.Provider, Executor: executor, Timeout: s.Timeout,
-		Interval: s.Interval, Lease: s.Lease, Retry: blueprint.Retry(s.Retry), Idempotent: s.Idempotent, AutoDeploy: s.AutoDeploy,
+		Interval: s.Interval, Lease: s.Lease, Calls: s.Calls, Retry: blueprint.Retry(s.Retry), Idempotent: s.Idempotent, AutoDeploy: s.AutoDeploy,
 	}
 	if s.Undo != nil {
 		undo, _ := c.executor(field+".undo", s.Undo)
@@ -270,8 +275,43 @@ func (c *checks) phase(field string, s *phaseSpec) blueprint.Phase {
 	return p
 }
 
-// kindPlugin is the one executor that is not carried out by the runner.
-const kindPlugin = "plugin"
+// when is the phase's constraint: its own, and that of its provider (seed 003, "Phase Plugin Attributes": "The cloud
+// provider that this plugin is intended for"). The engine knows one constraint, so that both are skipped alike.
+func (c *checks) when(field string, s *phaseSpec) string {
+	if s.Provider == "" || len(s.Provider) > blueprint.NameBytesMax || len(s.When) > blueprint.WhenBytesMax {
+		return s.When // what is too long is refused as it is
+	}
+	both := constraint.ForProvider(s.Provider, s.When)
+	if len(both) > blueprint.WhenBytesMax {
+		c.fail(field+".when", "is longer than the %d bytes that provider leaves", blueprint.WhenBytesMax-len(constraint.ForProvider(s.Provider, " "))+1)
+		return s.When
+	}
+	return both
+}
+
+// attributes checks what a definition says of a phase that nothing here reads.
+func (c *checks) attributes(field string, attributes map[string]json.RawMessage) {
+	if len(attributes) > PhaseAttributesMax {
+		c.fail(field, "has more than %d names", PhaseAttributesMax)
+		return
+	}
+	bytes := 0
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		if reason := CheckName(name); reason != "" {
+			c.fail(strictjson.Field(field, name), "%s", reason)
+		}
+		bytes += len(name) + len(attributes[name])
+	}
+	if bytes > PhaseAttributesBytesMax {
+		c.fail(field, "is larger than %d bytes", PhaseAttributesBytesMax)
+	}
+}
+
+// Limits of the attributes of one phase.
+const (
+	PhaseAttributesMax      = 64      // names
+	PhaseAttributesBytesMax = 8 << 10 // bytes of names and values
+)
 
 // sameConsumer refuses an undo that another process would have to carry out: a phase has one consumer, and whoever pulls
 // from it is given what is to be done and what is to be undone.
@@ -280,9 +320,9 @@ func (c *checks) sameConsumer(field, executor, undo string) {
 	case executor == "" || undo == "": // refused already
 	case (executor == blueprint.ExecutorChildren) != (undo == blueprint.ExecutorChildren):
 		c.fail(strictjson.Field(field, undo), "does not fit the phase's executor, %s: what was done with children is undone with children", executor)
-	case executor == kindPlugin && undo != kindPlugin:
+	case executor == blueprint.ExecutorPlugin && undo != blueprint.ExecutorPlugin:
 		c.fail(strictjson.Field(field, undo), "is not plugin, as the phase's executor is: one worker serves a phase, and undoes it too")
-	case executor != kindPlugin && undo == kindPlugin:
+	case executor != blueprint.ExecutorPlugin && undo == blueprint.ExecutorPlugin:
 		c.fail(strictjson.Field(field, undo), "is plugin, and the phase's executor is %s: the runner serves the phase, and undoes it too", executor)
 	}
 }
@@ -293,7 +333,7 @@ func (c *checks) executor(field string, s *executorSpec) (e blueprint.Executor, 
 	for _, k := range []struct {
 		kind   string
 		config json.RawMessage
-	}{{kindPlugin, s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}, {blueprint.ExecutorChildren, s.Children}} {
+	}{{blueprint.ExecutorPlugin, s.Plugin}, {"http", s.HTTP}, {"poll", s.Poll}, {"script", s.Script}, {blueprint.ExecutorChildren, s.Children}} {
 		if k.config != nil {
 			e.Kind, config = k.kind, k.config
 			given++
@@ -305,11 +345,12 @@ func (c *checks) executor(field string, s *executorSpec) (e blueprint.Executor, 
 	}
 	path := strictjson.Field(field, e.Kind)
 	switch e.Kind {
-	case kindPlugin:
+	case blueprint.ExecutorPlugin:
 		c.read(path, config, &Plugin{})
 	case "http":
 		if h := (HTTP{}); c.read(path, config, &h) {
 			h.check(c, path)
+			e.Callback = h.ExtAPI != nil
 		}
 	case "poll":
 		if p := (Poll{}); c.read(path, config, &p) {

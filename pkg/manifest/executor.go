@@ -56,6 +56,7 @@ type HTTP struct {
 	Expect  Expect            `json:"expect" doc:"What the statuses mean, where not the usual."`
 	Capture Capture           `json:"capture" doc:"What to keep of the answer's JSON body."`
 	Poll    *Poll             `json:"poll" doc:"What to ask while the answer was pending."`
+	ExtAPI  *ExtAPI           `json:"extApi" alias:"ext_api" doc:"The request is that of NCAE to a module, which calls back when it is done."`
 }
 
 // Poll asks until it is answered as expected: then the phase is completed. Another status, and a connection that
@@ -69,6 +70,7 @@ type Poll struct {
 	Expect   []Status          `json:"expect" doc:"Statuses that complete the phase. Default: 200."`
 	Fail     []Status          `json:"fail" doc:"Statuses that fail the phase at once. Default: none."`
 	Capture  Capture           `json:"capture" doc:"What to keep of the JSON body of the answer that was expected."`
+	ExtAPI   *ExtAPI           `json:"extApi" alias:"ext_api" doc:"The request is that of NCAE to a module, which answers polling, deployed or error."`
 }
 
 // Script runs a process on the runner's machine, in a process group of its own. Exit status 0 is completed, 75
@@ -245,6 +247,19 @@ func (h *HTTP) check(c *checks, path string) {
 	c.statuses(strictjson.Field(expect, "retryable"), h.Expect.Retryable)
 	c.statuses(strictjson.Field(expect, "failed"), h.Expect.Failed)
 	h.Capture.check(c, strictjson.Field(path, "capture"))
+	if h.ExtAPI != nil {
+		own := []string{}
+		for name, given := range map[string]bool{
+			"body": h.Body != "", "poll": h.Poll != nil, "method": h.Method != http.MethodPost, "expect.completed": h.Expect.Completed != nil,
+			"expect.pending": h.Expect.Pending != nil,
+			"capture":        len(h.Capture.Attributes)+len(h.Capture.Data)+len(h.Capture.Outputs) > 0,
+		} {
+			if given {
+				own = append(own, name)
+			}
+		}
+		h.ExtAPI.check(c, path, own)
+	}
 	if h.Poll != nil {
 		h.Poll.check(c, strictjson.Field(path, "poll"))
 	}
@@ -253,6 +268,18 @@ func (h *HTTP) check(c *checks, path string) {
 func (p *Poll) check(c *checks, path string) {
 	if p.Method == "" {
 		p.Method = http.MethodGet
+	}
+	if p.ExtAPI != nil {
+		own := []string{}
+		for name, given := range map[string]bool{
+			"expect": p.Expect != nil, "fail": p.Fail != nil, "method": p.Method != http.MethodGet,
+			"capture": len(p.Capture.Attributes)+len(p.Capture.Data)+len(p.Capture.Outputs) > 0,
+		} {
+			if given {
+				own = append(own, name)
+			}
+		}
+		p.ExtAPI.check(c, path, own)
 	}
 	if p.Method != http.MethodGet && p.Method != http.MethodHead {
 		c.fail(strictjson.Field(path, "method"), "is none of GET, HEAD")

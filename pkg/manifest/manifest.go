@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/strictjson"
 	"github.com/droverproject/drover/pkg/wire"
@@ -59,7 +60,7 @@ func Check(m *wire.Manifest) []resource.Violation {
 	}
 	if reason := CheckName(m.Name); reason != "" {
 		fail("metadata.name", reason)
-	} else if strings.Contains(m.Name, "/") {
+	} else if strings.Contains(m.Name, "/") && !check.IsKind(m.Kind) {
 		fail("metadata.name", "holds a slash: names with one are those of children, which their parents make")
 	}
 	if m.Project != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/constraint"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/strictjson"
@@ -103,8 +104,8 @@ const full = `{
 	"paths": {"Terminated": ["Termination"], "Off": ["Shutdown"], "Deallocated": ["Deallocation"]},
 	"phases": [
 		{"name": "a", "description": "d", "text": "t", "states": ["Allocation", "Configuration"], "when": "resource.wasDeployed",
-		 "provider": "p", "executor": {"plugin": {}}, "timeout": "10m", "interval": "1s", "lease": "1m",
-		 "retry": {"attempts": 3, "delay": "2s"}, "idempotent": true},
+		 "provider": "p", "executor": {"plugin": {}}, "timeout": "10m", "interval": "1s", "lease": "1m", "calls": 2,
+		 "retry": {"attempts": 3, "delay": "2s"}, "idempotent": true, "attributes": {"Owner": "ops", "Weight": 3, "Tags": ["a"]}},
 		{"name": "b", "states": ["Allocation"], "dependsOn": ["a"], "executor": {"http": {
 			"method": "PUT", "url": "https://{{ resource.name }}/x", "headers": {"X-A": "{{ job.id }}"}, "body": "{}", "timeout": "5s",
 			"expect": {"completed": [200, "201-204"], "pending": ["202"], "retryable": ["5xx"], "failed": [418]},
@@ -145,7 +146,14 @@ const tree = `{"lifecycle": "execution", "phases": [
 	{"name": "items", "states": ["Init"], "executor": {"children": {"do": "apply", "items": "deployItems", "kind": "Item", "verb": "reconcile"}}}]}`
 
 // examples are blueprints that are accepted; between them they use every field.
-var examples = []string{full, table, service, wholeTable, tree}
+var examples = []string{full, table, service, wholeTable, tree, module}
+
+// module is a service whose phases are a module's.
+const module = `{"lifecycle": "service", "phases": [
+	{"name": "vlan", "executor": {"http": {"url": "http://m/vlan", "extApi": {"ncaeBaseUrl": "http://d", "tenantId": 2, "data": "{{ resource.spec | tojson }}", "devices": "[]", "limit": "all"}}},
+		"undo": {"http": {"url": "http://m/vlan/decom", "ext_api": {"ncaeBaseUrl": "http://d", "tenant_id": 3}}}},
+	{"name": "ready", "executor": {"poll": {"url": "http://m/ready", "ext_api": {"ncaeBaseUrl": "http://d"}}}},
+	{"name": "access", "executor": {"children": {"kind": "access", "item": "a", "spec": {"vlan": "{{ resource.spec.vlan }}"}}}, "undo": {"children": {}}}]}`
 
 func TestBlueprintService(t *testing.T) {
 	t.Parallel()
@@ -219,12 +227,13 @@ func TestPresets(t *testing.T) {
 
 func TestBlueprintFull(t *testing.T) {
 	t.Parallel()
+	two := 2
 	b, wrong := Blueprint("p", "k", []byte(full))
 	require.Empty(t, wrong)
 	require.Equal(t, blueprint.Phase{
-		Name: "a", Description: "d", Text: "t", States: []string{"Allocation", "Configuration"}, When: "resource.wasDeployed",
+		Name: "a", Description: "d", Text: "t", States: []string{"Allocation", "Configuration"}, When: constraint.ForProvider("p", "resource.wasDeployed"),
 		Provider: "p", Executor: blueprint.Executor{Kind: "plugin", Config: "{}"}, Timeout: 10 * time.Minute, Interval: time.Second,
-		Lease: time.Minute, Retry: blueprint.Retry{Attempts: 3, Delay: 2 * time.Second}, Idempotent: true,
+		Lease: time.Minute, Calls: &two, Retry: blueprint.Retry{Attempts: 3, Delay: 2 * time.Second}, Idempotent: true,
 	}, b.Phases[0])
 	require.Equal(t, []string{"Termination"}, b.Lifecycle.Flows[3].Path)
 	require.Equal(t, []string{"Deallocation"}, b.Lifecycle.Flows[2].Path)
@@ -265,10 +274,14 @@ func TestBlueprintRefuses(t *testing.T) {
 		return `{"lifecycle": {"flows": [{"verb": "go", "from": ["T"], "path": ["W"], "target": "T"` + flow + `}], ` + fields + `}}`
 	}
 	for spec, want := range map[string]string{
-		``:                     "spec: is missing",
-		`{`:                    "spec: is not JSON",
-		`[]`:                   "spec: must be an object",
-		`{}`:                   "spec.lifecycle: is missing: node, service, installation, execution, deployitem, or a table of flows",
+		``:   "spec: is missing",
+		`{`:  "spec: is not JSON",
+		`[]`: "spec: must be an object",
+		`{}`: "spec.lifecycle: is missing: node, service, installation, execution, deployitem, or a table of flows",
+		phase(`"executor": {"plugin": {}}, "attributes": []`):                                                         "spec.phases[0].attributes: must be an object",
+		phase(`"executor": {"plugin": {}}, "attributes": {"": 1}`):                                                    `spec.phases[0].attributes[""]: `,
+		phase(`"executor": {"plugin": {}}, "attributes": {"a": "` + strings.Repeat("x", 9000) + `"}`):                 "spec.phases[0].attributes: is larger than 8192 bytes",
+		phase(`"executor": {"plugin": {}}, "provider": "p", "when": "true || ` + strings.Repeat(" ", 4000) + `true"`): "spec.phases[0].when: is longer than the 3",
 		`{"lifecycle": "nod"}`: "spec.lifecycle: is no preset: node, service, installation, execution, deployitem, or a table of flows",
 		`{"lifecycle": 7}`:     "spec.lifecycle: must be a string, not a number",
 		`{"lifecycle": {"flows": [{"verb": "go", "target": "T"}], "onTargetChange": "x"}}`:          "spec.lifecycle.onTargetChange: is none of",
@@ -612,12 +625,20 @@ func TestSchema(t *testing.T) {
 
 // free are the objects whose names are the user's.
 func free(path string) bool {
-	return strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".env") || strings.Contains(path, ".capture.")
+	return strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".env") || strings.Contains(path, ".capture.") || anyObject(path)
+}
+
+// anyObject are the objects whose names and values are the user's.
+func anyObject(path string) bool {
+	return strings.HasSuffix(path, ".children.spec") || strings.HasSuffix(path, ".phases[].attributes")
 }
 
 func mutate(v any, path string, n *int, change func(string, any) any) any {
 	*n++
 	v = change(path, v)
+	if anyObject(path) {
+		return v
+	}
 	switch v := v.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {

@@ -41,6 +41,8 @@ func named(name string) map[string]any {
 		return schemaOf(reflect.TypeFor[HTTP]())
 	case "poll":
 		return schemaOf(reflect.TypeFor[Poll]())
+	case "attributes":
+		return map[string]any{"type": "object"}
 	case "children":
 		return schemaOf(reflect.TypeFor[Children]())
 	default:

@@ -60,7 +60,12 @@ func (f *fleet) takeOver(n int) {
 // ask sends a command to the owner of its partition. The answer is empty where there was none.
 func (f *fleet) ask(kind, name, verb, id, spec string) (reply wire.Reply) {
 	f.t.Helper()
-	c := wire.Command{}
+	return f.askWith(nil, kind, name, verb, id, spec)
+}
+
+func (f *fleet) askWith(args map[string]string, kind, name, verb, id, spec string) (reply wire.Reply) {
+	f.t.Helper()
+	c := wire.Command{Args: args}
 	if verb == "apply" {
 		c.Manifest = &wire.Manifest{APIVersion: "drover/v1", Kind: kind, Name: name, Spec: []byte(spec)}
 	}
@@ -553,6 +558,31 @@ func TestAConsumerStaysAsLongAsItsWork(t *testing.T) {
 	require.NotContains(t, f.versions(), first)
 }
 
+// TestAPollOfAPhaseThatHasLeftIsDropped (simulator, seeds 273045513987998 and 273045514045174): an owner that does not know yet
+// that a resource is done with a phase polls it, when the phase has left its blueprint and has no consumer any more.
+func TestAPollOfAPhaseThatHasLeftIsDropped(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	began := f.clock
+	f.accept("Blueprint", "node", "apply", "first", node("old"))
+	for i := range partition.VersionsKept + 1 {
+		f.accept("Blueprint", "node", "apply", fmt.Sprint(i), node("always", fmt.Sprint("then", i)))
+	}
+	for f.bound("old") {
+		require.Less(t, f.clock.Sub(began), time.Hour)
+		f.passed(20 * time.Second)
+	}
+	old := bus.Phase{Project: "p", Kind: "node", Phase: "old"}
+	require.NoError(t, f.look.PublishPoll(t.Context(), old, "late", []byte("x")))
+	for range 4 {
+		f.passed(time.Hour)
+	}
+	left, _, err := f.look.Outstanding(t.Context(), old)
+	require.NoError(t, err)
+	require.Zero(t, left)
+	require.Len(t, f.versions(), 1+partition.VersionsKept, "nothing tells of it any more")
+}
+
 // TestCrashesWhileOldVersionsGo: wherever the owner dies, the next one goes on, and nothing is lost that is needed.
 func TestCrashesWhileOldVersionsGo(t *testing.T) {
 	t.Parallel()
@@ -594,4 +624,41 @@ func TestCrashesWhileOldVersionsGo(t *testing.T) {
 			return
 		}
 	}
+}
+
+// Who changes what they have read loses nothing that came in between, and is told so.
+func TestABlueprintIsChangedAsItWasRead(t *testing.T) {
+	f := newFleet(t)
+	const empty = `{"lifecycle":"node","states":["A"]}`
+	with := func(names ...string) string {
+		phases := make([]string, len(names))
+		for i, name := range names {
+			phases[i] = `{"name":"` + name + `","states":["A"],"executor":{"plugin":{}}}`
+		}
+		return `{"lifecycle":"node","states":["A"],"phases":[` + strings.Join(phases, ",") + `]}`
+	}
+	digest := func() string {
+		last, err := f.look.Last(f.t.Context(), []bus.Entity{f.entity()})
+		require.NoError(t, err)
+		event, err := wire.DecodeBlueprint(last[0].Body)
+		require.NoError(t, err)
+		return event.Digest
+	}
+	apply := func(read, id, spec string) wire.Reply {
+		return f.askWith(map[string]string{"ifDigest": read}, "Blueprint", "node", "apply", id, spec)
+	}
+	r := apply("0123", "r0", empty)
+	require.NotNil(t, r.Refused, "there is none")
+	require.Equal(t, resource.Conflict, r.Refused.Code)
+
+	f.accept("Blueprint", "node", "apply", "r1", empty)
+	read := digest()
+	require.Nil(t, apply(read, "r2", with("a")).Refused)
+	r = apply(read, "r3", with("b"))
+	require.NotNil(t, r.Refused, "the phase a would be lost")
+	require.Equal(t, resource.Conflict, r.Refused.Code)
+	require.Equal(t, []resource.Violation{{Field: drive.IfDigestField, Reason: "is not the present digest"}}, r.Refused.Violations)
+	require.Nil(t, apply(read, "r4", with("a")).Refused, "it is so already")
+	require.Nil(t, apply(digest(), "r5", with("a", "b")).Refused)
+	require.Nil(t, apply(read, "r2", with("a")).Refused, "the same request again")
 }

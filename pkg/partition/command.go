@@ -61,6 +61,14 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 		})
 		return
 	}
+	for _, d := range o.doors {
+		if t, ok := d.(commander); ok && t.takes(kind) {
+			t.command(doorCommand{Key: key, verb: verb, requestID: requestID, body: body}, func(decided resource.Reply) {
+				o.decided(reply, h, key, requestID, decided)
+			})
+			return
+		}
+	}
 	at := o.c.Now()
 	c := resource.Command{
 		Key: key, Verb: verb, RequestID: requestID, JobID: wire.JobID(key, requestID), Digest: wire.BodyDigest(verb, body),
@@ -91,8 +99,12 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 				return
 			}
 			bp.Digest = c.SpecDigest
-			in.Blueprint = bp
+			in.Blueprint, in.IfDigest = bp, body.Args[drive.ArgIfDigest]
 		}
+	}
+	if kind == resource.MachineKind {
+		o.machines.command(c, in.Spec, func(decided resource.Reply) { o.decided(reply, h, key, requestID, decided) })
+		return
 	}
 	in.Reply = func(decided resource.Reply) { o.decided(reply, h, key, requestID, decided) }
 	in.Back = func(err error) {

@@ -2,6 +2,7 @@ package partition_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -75,6 +76,11 @@ func (l *link) change() func() {
 func (l *link) Append(a bus.Append) bus.Pending {
 	defer l.change()()
 	return l.Conn.Append(a)
+}
+
+func (l *link) AppendBatch(ctx context.Context, batch []bus.Append) (uint64, error) {
+	defer l.change()()
+	return l.Conn.AppendBatch(ctx, batch)
 }
 
 func (l *link) Bury(a bus.Append) bus.Pending {
@@ -246,5 +252,31 @@ func TestAnOwnerLooksAgain(t *testing.T) {
 	require.True(t, f.remains(), "it does not look at every sweep")
 	now = now.Add(31 * time.Second)
 	f.sweep()
+	require.False(t, f.remains())
+}
+
+// TestAnOwnerThatIsMetAgainAndAgainLooks: of two owners that are in each other's way between any two sweeps, each still looks at
+// what the other one has written.
+func TestAnOwnerThatIsMetAgainAndAgainLooks(t *testing.T) {
+	t.Parallel()
+	sys, now := memory.New(memory.Options{Partitions: 1}), time.Now()
+	clock := func() time.Time { return now }
+	f := serve(t, sys, clock)
+	other := serve(t, sys, clock)
+	apply := func(f *fixture, name string, n int) {
+		f.ask(name, "apply", fmt.Sprint(n), wire.Command{Manifest: &wire.Manifest{
+			APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: name, Spec: fmt.Appendf(nil, `{"x":%d}`, n),
+		}})
+	}
+	apply(f, "b", 0)
+	apply(other, "a", 1)
+	other.link.forget = func(bus.Entity) error { return context.DeadlineExceeded } // it never comes to it
+	other.ask("a", "delete", "2", wire.Command{})
+	for i := range 4 {
+		apply(other, "b", 10+2*i)
+		apply(f, "b", 11+2*i) // its append is lost
+		now = now.Add(20 * time.Second)
+		f.sweep()
+	}
 	require.False(t, f.remains())
 }

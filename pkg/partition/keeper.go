@@ -207,10 +207,10 @@ func (k *keeper) look(ctx context.Context, bp *blueprint.Blueprint) (left bool, 
 		}
 	}
 	for _, ph := range surplus {
-		switch removed, err := k.removePhase(ctx, bp, ph, used); {
+		switch nothing, err := k.removePhase(ctx, bp, ph, used); {
 		case err != nil:
 			return true, err
-		case !removed:
+		case !nothing: // it is looked at once more: an owner whose time is over may still poll what it knows
 			used.phases[ph.Phase], left = true, true
 		}
 	}
@@ -230,13 +230,23 @@ func (k *keeper) look(ctx context.Context, bp *blueprint.Blueprint) (left bool, 
 	return left, nil
 }
 
-// removePhase removes the consumer of a phase that is in no use, and reports whether it did.
-func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bus.Phase, used use) (bool, error) {
+// removePhase removes the consumer of a phase that is in no use, and its work, and reports whether there was neither. Work
+// of a phase that has a consumer is left to a worker. That of one without is taken by nobody: a poll, sent by an owner that
+// did not know yet how the resource has gone on.
+func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bus.Phase, used use) (nothing bool, err error) {
 	if used.phases[ph.Phase] {
 		return false, nil
 	}
-	if n, caughtUp, err := k.p.c.Bus.Outstanding(ctx, ph); err != nil || n > 0 || !caughtUp {
+	bound, err := k.bound(ctx, ph)
+	if err != nil {
 		return false, err
+	}
+	n, caughtUp, err := k.p.c.Bus.Outstanding(ctx, ph)
+	if err != nil || !caughtUp || bound && n > 0 {
+		return false, err
+	}
+	if !bound && n == 0 {
+		return true, nil
 	}
 	now, err := k.p.c.Catalog.Present(ctx, bp.Project, bp.Kind, true)
 	if err != nil || now.Blueprint == nil || now.Blueprint.Digest != bp.Digest {
@@ -246,7 +256,20 @@ func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bu
 	if err := k.p.c.Bus.RemovePhase(ctx, ph); err != nil {
 		return false, err
 	}
-	k.p.c.Log.Info("a phase that has left its blueprint has no consumer any more", host.Kind(ph.Kind), host.Phase(ph.Phase))
+	k.p.c.Log.Info("a phase that has left its blueprint has no consumer any more", host.Kind(ph.Kind), host.Phase(ph.Phase), zap.Uint64("dropped", n))
+	return false, nil
+}
+
+// bound reports whether a phase has its consumer.
+func (k *keeper) bound(ctx context.Context, ph bus.Phase) (bool, error) {
+	puller, err := k.p.c.Bus.Pull(ctx, ph)
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	puller.Close()
 	return true, nil
 }
 

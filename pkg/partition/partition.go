@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -87,6 +88,9 @@ type Owner struct {
 	sweeps map[bus.Phase]bool // drained phases, of one sweep
 
 	selections *selections
+	callbacks  *callbacks
+	machines   *machines
+	doors      []door
 
 	seen      map[bus.Family]uint64 // the log was read up to here
 	lookAt    time.Time
@@ -102,9 +106,17 @@ func New(ctx context.Context, c Config) *Owner {
 		_, err := o.read(o.loop.Learn)
 		return err
 	}
+	o.machines = newMachines(o)
+	o.callbacks = newCallbacks(o)
+	o.loop.Watch(o.callbacks.observe)
+	o.doors = []door{newPhases(o), newChecks(o), o.machines, o.callbacks}
 	o.selections = &selections{o: o, live: map[drive.JobKey]*walk{}, feeds: map[string]func(){}}
 	return o
 }
+
+// Close gives back what the Owner shares with others. It is called once, when the stint is over and nothing of it runs on
+// the Owner's goroutine any more.
+func (o *Owner) Close() { o.loop.Close() }
 
 // Taken is what a takeover found.
 type Taken struct{ Resources, Jobs int }
@@ -120,6 +132,11 @@ func (o *Owner) TakeOver() (Taken, error) {
 	o.lookAt = now.Add(o.lookAfter)
 	o.loop.Begin(now)
 	o.selections.resume()
+	for _, d := range o.doors {
+		if err := d.takeOver(); err != nil {
+			return taken, o.port.meet(err)
+		}
+	}
 	return taken, nil
 }
 
@@ -190,7 +207,10 @@ func (o *Owner) look() {
 	now := o.c.Now()
 	if o.port.met {
 		o.port.met = false
-		o.lookAfter, o.lookAt = lookFirst, now.Add(lookFirst)
+		o.lookAfter = lookFirst
+		if at := now.Add(lookFirst); at.Before(o.lookAt) { // else who meets it again and again would never look
+			o.lookAt = at
+		}
 	}
 	if now.Before(o.lookAt) {
 		return
@@ -199,6 +219,13 @@ func (o *Owner) look() {
 		_ = o.port.meet(err) // a newer state is told by Newer
 		o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
 		return
+	}
+	for _, d := range o.doors {
+		if err := d.takeOver(); err != nil {
+			_ = o.port.meet(err)
+			o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
+			return
+		}
 	}
 	o.port.keeper.again()
 	o.selections.resume()
@@ -214,17 +241,29 @@ func (o *Owner) Stats() drive.Stats { return o.loop.Stats() }
 
 // NextDue is when Tick has something to do, by the server's clock; zero: no time is known.
 func (o *Owner) NextDue() time.Time {
-	next, other := o.loop.NextDue(), o.selections.nextDue()
-	if next.IsZero() || !other.IsZero() && other.Before(next) {
-		return other
+	next := earlier(o.loop.NextDue(), o.selections.nextDue())
+	for _, d := range o.doors {
+		next = earlier(next, d.nextDue())
 	}
 	return next
 }
 
+// earlier is the earlier of two times, of which a zero one is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // Tick looks at the clock: what is due is stepped.
 func (o *Owner) Tick() {
-	o.loop.Tick(o.c.Now())
+	now := o.c.Now()
+	o.loop.Tick(now)
 	o.selections.tick()
+	for _, d := range o.doors {
+		d.tick(now)
+	}
 }
 
 // Out is how many appends were sent whose answers were not taken.
@@ -257,35 +296,47 @@ func (o *Owner) Answered() {
 func (o *Owner) Offer(deliveries []bus.Delivery) {
 	inputs := make([]drive.Input, 0, len(deliveries))
 	for _, d := range deliveries {
-		e, err := bus.ParseResultSubject(d.Subject())
-		if err != nil {
-			o.aside(d, err.Error())
+		in, ok := o.resultOf(d)
+		if !ok {
 			continue
 		}
-		r, err := wire.DecodeResult(d.Header(bus.HeaderContentType), d.Body())
-		if err != nil {
-			o.aside(d, err.Error())
-			continue
+		in.Settle = func() {
+			host.CrashPoint("orchestrator.before-ack")
+			if err := d.Ack(); err != nil {
+				o.c.Log.Debug("a result was not acknowledged; it comes again and is fenced", zap.Error(err))
+			}
 		}
-		inputs = append(inputs, drive.Input{
-			Key: resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name},
-			Input: resource.Input{
-				Kind: resource.OnResult, At: d.Time(), Result: &r, Traceparent: d.Header(bus.HeaderTraceparent),
-			},
-			Settle: func() {
-				host.CrashPoint("orchestrator.before-ack")
-				if err := d.Ack(); err != nil {
-					o.c.Log.Debug("a result was not acknowledged; it comes again and is fenced", zap.Error(err))
-				}
-			},
-			Back: func(err error) {
-				o.c.Log.Warn("a result could not be applied now", zap.Error(err))
-				_ = d.Retry(retryAfter) // unanswered it comes again all the same
-			},
-			Aside: func(reason string) { o.aside(d, reason) },
-		})
+		in.Back = func(err error) {
+			o.c.Log.Warn("a result could not be applied now", zap.Error(err))
+			_ = d.Retry(retryAfter) // unanswered it comes again all the same
+		}
+		in.Aside = func(reason string) { o.aside(d, reason) }
+		inputs = append(inputs, in)
 	}
 	o.loop.Offer(inputs)
+}
+
+// resultOf reads a result, or a callback. False: it was settled, or comes again.
+func (o *Owner) resultOf(d bus.Delivery) (in drive.Input, ok bool) {
+	if _, _, err := bus.ParseCallbackSubject(d.Subject()); err == nil {
+		return o.callbacks.take(d)
+	}
+	e, err := bus.ParseResultSubject(d.Subject())
+	if err != nil {
+		o.aside(d, err.Error())
+		return in, false
+	}
+	r, err := wire.DecodeResult(d.Header(bus.HeaderContentType), d.Body())
+	if err != nil {
+		o.aside(d, err.Error())
+		return in, false
+	}
+	return drive.Input{
+		Key: resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name},
+		Input: resource.Input{
+			Kind: resource.OnResult, At: d.Time(), Result: &r, Traceparent: d.Header(bus.HeaderTraceparent),
+		},
+	}, true
 }
 
 // aside sets a poison message aside; a sound one behind it is not held up.
@@ -309,6 +360,13 @@ func (o *Owner) Ask(r bus.Request, reply Reply) {
 	case "sweep":
 		o.sweep(reply)
 	default:
+		family, verb, _ := strings.Cut(r.Verb, ".")
+		for _, d := range o.doors {
+			if d.family() == family {
+				d.ask(verb, r, reply)
+				return
+			}
+		}
 		o.refuse(reply, r.Header, resource.Invalid, "a partition's owner does not know "+strconv.Quote(r.Verb))
 	}
 }
@@ -324,6 +382,9 @@ func (o *Owner) sweep(reply Reply) {
 	report := o.loop.Sweep(o.c.Now(), o.drained)
 	o.sweeps = nil
 	o.port.keeper.sweep(o.c.Now())
+	for _, d := range o.doors {
+		d.sweep(o.c.Now())
+	}
 	o.c.Observer.Swept(o.c.Number, o.loop.Stats())
 	body, err := json.Marshal(report)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -170,6 +171,12 @@ func (p *port) encode(r drive.Record) (a bus.Append, bury bool, err error) {
 			Deletion: rec.Deletion, Gone: rec.Gone, At: rec.At,
 		})
 		return a, rec.Gone, err
+	case r.Document != nil:
+		rec := r.Document
+		a.Entity = p.entity(bus.Family(rec.Entity.Family), rec.Project, rec.Entity.Kind, rec.Entity.ID)
+		a.Header = bus.Header{From: rec.From, To: rec.To, Job: rec.JobID, Revision: rec.Revision}
+		a.Body = rec.Body
+		return a, rec.Gone, nil
 	}
 	return a, false, errors.New("an empty record")
 }
@@ -183,19 +190,9 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]dri
 	for _, k := range jobs {
 		entities = append(entities, p.job(k))
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
-	defer cancel()
-	read := p.c.Bus.Last
-	if fresh {
-		read = p.c.Bus.Current
-	}
-	var stored []bus.Stored
-	for start := 0; start < len(entities); start += bus.LoadEntitiesMax {
-		part, err := read(ctx, entities[start:min(start+bus.LoadEntitiesMax, len(entities))])
-		if err != nil {
-			return nil, nil, err
-		}
-		stored = append(stored, part...)
+	stored, err := p.read(entities, fresh)
+	if err != nil {
+		return nil, nil, err
 	}
 	loaded, loadedJobs := make([]drive.Loaded, len(keys)), make([]drive.LoadedJob, len(jobs))
 	for i := range keys {
@@ -211,6 +208,25 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]dri
 		}
 	}
 	return loaded, loadedJobs, nil
+}
+
+// read returns the last event of each entity; fresh: of the stream's leader.
+func (p *port) read(entities []bus.Entity, fresh bool) ([]bus.Stored, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
+	defer cancel()
+	read := p.c.Bus.Last
+	if fresh {
+		read = p.c.Bus.Current
+	}
+	stored := make([]bus.Stored, 0, len(entities))
+	for part := range slices.Chunk(entities, bus.LoadEntitiesMax) {
+		of, err := read(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		stored = append(stored, of...)
+	}
+	return stored, nil
 }
 
 // Look implements drive.Port.

@@ -43,6 +43,10 @@ func (b *endless) Last(_ context.Context, entities []bus.Entity) ([]bus.Stored, 
 	return stored, nil
 }
 
+func (b *endless) AskPhase(ctx context.Context, p bus.Phase, r bus.Request) (bus.Request, error) {
+	return granting{}.AskPhase(ctx, p, r)
+}
+
 func (b *endless) PublishResult(context.Context, string, map[string]string, []byte) error {
 	if b.answers.Add(1) == b.want {
 		close(b.done)
@@ -143,7 +147,7 @@ func BenchmarkBacklog(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	go func() {
-		stopped <- plugin.Serve(ctx, r.Bus, r.phase(), plugin.Options{Observe: func(plugin.Answer) {
+		stopped <- plugin.Serve(ctx, r, r.phase(), plugin.Options{Observe: func(plugin.Answer) {
 			if left.Add(-1) == 0 {
 				close(done)
 			}

@@ -42,6 +42,7 @@ func (s *server) run(deliveries []bus.Delivery) {
 		r.batch, r.called, r.checked = batch, now, now
 		r.mu.Unlock()
 	}
+	s.hold.began(len(rs))
 	s.settle(rs, s.rest(s.call(batch)))
 }
 
@@ -303,6 +304,7 @@ func (s *server) finish(r *Resource) {
 		}
 	}
 	s.leave(r, a)
+	s.hold.answered(a)
 	s.Observe(Answer{Phase: s.phase, Outcome: a.outcome, Took: time.Since(r.begun)})
 }
 

@@ -70,6 +70,10 @@ func (b *scripted) Last(_ context.Context, entities []bus.Entity) ([]bus.Stored,
 	return stored, nil
 }
 
+func (b *scripted) AskPhase(ctx context.Context, p bus.Phase, r bus.Request) (bus.Request, error) {
+	return granting{}.AskPhase(ctx, p, r)
+}
+
 func (b *scripted) PublishResult(_ context.Context, _ string, _ map[string]string, body []byte) error {
 	result, err := wire.DecodeResult("", body)
 	if err != nil {

@@ -126,6 +126,10 @@ func onBusesWith(t *testing.T, ackWait time.Duration, test func(t *testing.T, b 
 	}
 }
 
+func (b *recorder) AskPhase(ctx context.Context, p bus.Phase, r bus.Request) (bus.Request, error) {
+	return granting{}.AskPhase(ctx, p, r)
+}
+
 func (b *recorder) PublishResult(ctx context.Context, subject string, header map[string]string, body []byte) error {
 	result, err := wire.DecodeResult(header[bus.HeaderContentType], body)
 	if err != nil {

@@ -115,3 +115,20 @@ func (s *server) recheck(rs []*Resource) {
 		}
 	}
 }
+
+// inCalls is how many resources are in calls, and how many of these are not wanted any more.
+func (s *server) inCalls() (resources, canceling int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.out {
+		r.mu.Lock()
+		if !r.called.IsZero() && !r.settling {
+			resources++
+			if r.canceled {
+				canceling++
+			}
+		}
+		r.mu.Unlock()
+	}
+	return resources, canceling
+}

@@ -63,6 +63,18 @@ func (l *Limit) acquire(ctx context.Context, n int) error {
 	}
 }
 
+// setMost changes how many there may be; what is out stays out.
+func (l *Limit) setMost(most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.most == most {
+		return
+	}
+	l.most = most
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
 func (l *Limit) release(n int) {
 	if l == nil {
 		return

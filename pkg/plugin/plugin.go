@@ -24,6 +24,8 @@
 //     completed (and those that it had failed, which keep their own message).
 //   - If ctx ends, or the bus is not reachable (ErrUnavailable), nothing fails: what was not answered is handed out
 //     again, with its phase data.
+//   - One call of the phase is out at a time, over all its workers, unless the blueprint allows more (calls); what comes
+//     meanwhile waits for the next. In a failover two may be out for a moment.
 //   - The group of resources differs from call to call: what it must remember belongs into the phase data.
 //   - Calls are at least once. A worker that dies after the side effect and before the answer leads to a second call of
 //     the same attempt; a function that must know keeps an id in the phase data, or uses the fence as a key.
@@ -36,14 +38,17 @@ package plugin
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
@@ -85,9 +90,13 @@ var ErrCanceled = errors.New("the call was canceled")
 
 // Options of Serve. The zero value is ready for use.
 type Options struct {
+	// Worker is what this worker calls itself towards others of the phase, at most phase.WorkerBytesMax bytes. Default: made
+	// up. Two that call themselves the same take themselves for one.
+	Worker string
 	// Batch is the most resources that one call is given. Default 100, at most BatchMax.
 	Batch int
-	// Concurrency is the most calls at the same time. Default 4, at most ConcurrencyMax.
+	// Concurrency is the most calls at the same time, where the blueprint allows any number of them (calls: 0); else one
+	// call is out at a time. Default 4, at most ConcurrencyMax.
 	Concurrency int
 	// Limit, if set, bounds the resources in calls over all Serves that share it.
 	Limit *Limit
@@ -152,7 +161,12 @@ func (o Options) complete() (Options, error) {
 	if o.Observe == nil {
 		o.Observe = func(Answer) {}
 	}
+	if o.Worker == "" {
+		o.Worker = "worker-" + rand.Text()
+	}
 	switch {
+	case len(o.Worker) > phase.WorkerBytesMax:
+		return o, fmt.Errorf("plugin: Worker has more than %d bytes", phase.WorkerBytesMax)
 	case o.Batch < 1 || o.Batch > BatchMax:
 		return o, fmt.Errorf("plugin: Batch is %d, not 1 to %d", o.Batch, BatchMax)
 	case o.Concurrency < 1 || o.Concurrency > ConcurrencyMax:
@@ -169,7 +183,7 @@ func (o Options) complete() (Options, error) {
 // Serve hands out the work of one phase to handle until ctx ends, and then waits for the calls that are out (see
 // Options.StopGrace and Options.Drain). It waits for a phase that has no consumer yet, and for one that was removed. It returns nil when
 // ctx ended, and an error if the options are not valid, the bus was closed, or its server forbids to pull.
-func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle Handler) error {
+func Serve(ctx context.Context, b bus.Bus, ph bus.Phase, opts Options, handle Handler) error {
 	opts, err := opts.complete()
 	if err != nil {
 		return err
@@ -182,18 +196,17 @@ func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
 	s := &server{
-		Options: opts, bus: b, phase: phase, handle: handle,
+		Options: opts, bus: b, phase: ph, handle: handle,
 		ctx: ctx, stopping: stopping, working: working, answering: answering,
-		slots: make(chan struct{}, opts.Concurrency), specs: newSpecs(SpecsBytesMax),
+		slots: NewLimit(opts.Concurrency), specs: newSpecs(SpecsBytesMax),
 		out: map[resource.Fence]*Resource{}, answered: newAnswered(answeredMax),
-		log: opts.Log.With(zap.String("project", phase.Project), zap.String("kind", phase.Kind), zap.String("phase", phase.Phase)),
+		log: opts.Log.With(zap.String("project", ph.Project), zap.String("kind", ph.Kind), zap.String("phase", ph.Phase)),
 	}
-	keeping := make(chan struct{})
+	s.hold = newHold(b, ph, opts.Worker, s.log)
 	idle := make(chan struct{})
-	go func() {
-		defer close(keeping)
-		s.keep(idle)
-	}()
+	var keeping sync.WaitGroup
+	keeping.Go(func() { s.keep(idle) })
+	keeping.Go(func() { s.hold.keep(context.WithoutCancel(ctx), idle, s.inCalls) })
 	go func() {
 		select {
 		case <-opts.Drain:
@@ -219,7 +232,7 @@ func Serve(ctx context.Context, b bus.Bus, phase bus.Phase, opts Options, handle
 	after(done, AnswerGrace, stopAnswering)
 	<-done
 	close(idle)
-	<-keeping
+	keeping.Wait()
 	return err
 }
 

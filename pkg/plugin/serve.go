@@ -26,7 +26,8 @@ type server struct {
 	// calls; then answering, that of storing their results.
 	ctx, stopping, working, answering context.Context
 
-	slots chan struct{} // one per batch in flight
+	hold  *hold
+	slots *Limit // of calls in flight
 	calls sync.WaitGroup
 
 	mu       sync.Mutex
@@ -60,24 +61,32 @@ func (s *server) fetch(ctx context.Context) error {
 				return err
 			}
 		}
-		slots, err := s.takeSlots(ctx)
+		alone, err := s.hold.wait(ctx)
+		if err != nil {
+			return nil // ctx ended
+		}
+		slots, err := s.takeSlots(ctx, alone)
 		if err != nil {
 			return nil // ctx ended
 		}
 		room, err := s.Limit.free(ctx)
 		if err != nil {
-			s.giveSlots(slots)
+			s.slots.release(slots)
 			return nil // ctx ended
 		}
 		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.FetchWait)
-		if ctx.Err() != nil || s.draining() { // nothing is begun any more
-			s.giveSlots(slots)
+		ended := ctx.Err() != nil || s.draining()
+		if ended || !s.hold.held() { // nothing is begun
+			s.slots.release(slots)
 			for _, d := range deliveries {
 				s.putBack(d, 0)
 			}
-			return nil
+			if ended {
+				return nil
+			}
+			continue
 		}
-		s.giveSlots(slots - s.begin(deliveries))
+		s.slots.release(slots - s.begin(deliveries))
 		switch {
 		case err == nil:
 			failures = 0
@@ -116,6 +125,7 @@ func (s *server) bind(ctx context.Context) (bus.Puller, error) {
 			s.mu.Lock()
 			s.ackWait, s.boundAt = puller.AckWait(), time.Now()
 			s.mu.Unlock()
+			s.hold.bound()
 			s.log.Info("bound to the phase")
 			return puller, nil
 		case ctx.Err() != nil:
@@ -133,27 +143,18 @@ func (s *server) bind(ctx context.Context) (bus.Puller, error) {
 	}
 }
 
-// takeSlots waits for room for one batch and takes what more there is.
-func (s *server) takeSlots(ctx context.Context) (n int, err error) {
-	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		return 0, ctx.Err()
+// takeSlots waits for room for one call, and takes what more there is; alone: for one call and no other.
+func (s *server) takeSlots(ctx context.Context, alone bool) (n int, err error) {
+	most := s.Concurrency
+	if alone {
+		most = 1
 	}
-	for n = 1; n < cap(s.slots) && n*s.Batch < BatchMax; n++ {
-		select {
-		case s.slots <- struct{}{}:
-		default:
-			return n, nil
-		}
+	s.slots.setMost(most)
+	if n, err = s.slots.free(ctx); err != nil {
+		return 0, err
 	}
-	return n, nil
-}
-
-func (s *server) giveSlots(n int) {
-	for range n {
-		<-s.slots
-	}
+	n = min(n, max(BatchMax/s.Batch, 1))
+	return n, s.slots.acquire(ctx, n)
 }
 
 // begin starts a call for each Batch of deliveries, and returns how many slots they hold.
@@ -164,7 +165,7 @@ func (s *server) begin(deliveries []bus.Delivery) (calls int) {
 		deliveries = deliveries[n:]
 		calls++
 		s.calls.Go(func() {
-			defer s.giveSlots(1)
+			defer s.slots.release(1)
 			s.run(batch)
 		})
 	}

@@ -150,6 +150,8 @@ func (c *checker) stored(who string, a bus.Append, seq uint64, bury bool) {
 		fallthrough
 	case bus.Blueprint:
 		c.w.say("%s %s %s version %s", who, a.Entity.Family, a.Entity.Name, a.Version)
+	default:
+		c.w.violate("%s stored an event of a family that the simulated house does not drive: %v", who, a.Entity)
 	}
 }
 
@@ -491,7 +493,7 @@ func (c *checker) polls(f resource.Fence) int {
 
 // moving are the reasons that end by themselves.
 var moving = []resource.ReasonCode{
-	resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.RetryAt, resource.CancelingFor,
+	resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.ForCallback, resource.RetryAt, resource.CancelingFor,
 	resource.BehindCalls, resource.ToGoOn,
 }
 

@@ -239,6 +239,26 @@ func (l *link) Scan(ctx context.Context, partition int, family bus.Family, each 
 	return nil
 }
 
+// ScanAfter implements bus.Log: as Scan.
+func (l *link) ScanAfter(ctx context.Context, partition int, family bus.Family, after uint64, each func(bus.Stored) error) error {
+	var all []bus.Stored
+	var readErr error
+	if err := l.call(func() {
+		readErr = l.p.w.server.ScanAfter(ctx, partition, family, after, func(s bus.Stored) error { all = append(all, s); return nil })
+	}); err != nil {
+		return err
+	}
+	if readErr != nil {
+		return readErr
+	}
+	for _, s := range all {
+		if err := each(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Forget implements bus.Log.
 func (l *link) Forget(ctx context.Context, e bus.Entity, seq uint64) error {
 	var done error

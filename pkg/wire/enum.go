@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"github.com/droverproject/drover/pkg/engine/deployment"
 	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	commandv1 "github.com/droverproject/drover/proto/gen/drover/command/v1"
 	statev1 "github.com/droverproject/drover/proto/gen/drover/state/v1"
@@ -42,6 +44,22 @@ var stages = [...]statev1.SelectionStage{
 	job.Ended:     statev1.SelectionStage_SELECTION_STAGE_ENDED,
 }
 
+var deploymentStatuses = [...]statev1.DeploymentStatus{
+	deployment.None:                  statev1.DeploymentStatus_DEPLOYMENT_STATUS_UNSPECIFIED,
+	deployment.AwaitingComputation:   statev1.DeploymentStatus_DEPLOYMENT_STATUS_AWAITING_COMPUTATION,
+	deployment.Computed:              statev1.DeploymentStatus_DEPLOYMENT_STATUS_COMPUTED,
+	deployment.AwaitingRollout:       statev1.DeploymentStatus_DEPLOYMENT_STATUS_AWAITING_ROLLOUT,
+	deployment.RolloutInProgress:     statev1.DeploymentStatus_DEPLOYMENT_STATUS_ROLLOUT_IN_PROGRESS,
+	deployment.RolloutFailed:         statev1.DeploymentStatus_DEPLOYMENT_STATUS_ROLLOUT_FAILED,
+	deployment.Active:                statev1.DeploymentStatus_DEPLOYMENT_STATUS_ACTIVE,
+	deployment.AwaitingDeprovision:   statev1.DeploymentStatus_DEPLOYMENT_STATUS_AWAITING_DEPROVISION,
+	deployment.DeprovisionInProgress: statev1.DeploymentStatus_DEPLOYMENT_STATUS_DEPROVISION_IN_PROGRESS,
+	deployment.DeprovisionFailed:     statev1.DeploymentStatus_DEPLOYMENT_STATUS_DEPROVISION_FAILED,
+	deployment.Deprovisioned:         statev1.DeploymentStatus_DEPLOYMENT_STATUS_DEPROVISIONED,
+	deployment.AwaitingDeletion:      statev1.DeploymentStatus_DEPLOYMENT_STATUS_AWAITING_DELETION,
+	deployment.Blocked:               statev1.DeploymentStatus_DEPLOYMENT_STATUS_BLOCKED,
+}
+
 var outcomes = [...]commandv1.Outcome{
 	0:                          commandv1.Outcome_OUTCOME_UNSPECIFIED,
 	resource.OutcomeCompleted:  commandv1.Outcome_OUTCOME_COMPLETED,
@@ -49,6 +67,14 @@ var outcomes = [...]commandv1.Outcome{
 	resource.OutcomePending:    commandv1.Outcome_OUTCOME_PENDING,
 	resource.OutcomeRunning:    commandv1.Outcome_OUTCOME_RUNNING,
 	resource.OutcomeNotStarted: commandv1.Outcome_OUTCOME_NOT_STARTED,
+}
+
+var activities = [...]statev1.PhaseActivity{
+	phase.None:      statev1.PhaseActivity_PHASE_ACTIVITY_UNSPECIFIED,
+	phase.Inactive:  statev1.PhaseActivity_PHASE_ACTIVITY_INACTIVE,
+	phase.Running:   statev1.PhaseActivity_PHASE_ACTIVITY_RUNNING,
+	phase.Canceling: statev1.PhaseActivity_PHASE_ACTIVITY_CANCELING,
+	phase.Sleeping:  statev1.PhaseActivity_PHASE_ACTIVITY_SLEEPING,
 }
 
 // toEnum is the protobuf value of an engine's value. The unspecified one is never sent.

@@ -16,6 +16,7 @@ const (
 	familyJob       = "job"
 	familySpec      = "spec"
 	familyBlueprint = "blueprint"
+	familyPhase     = "phase"
 )
 
 // ResourceEvent is one transition of a resource, with the state after it.
@@ -35,7 +36,7 @@ func EncodeResource(e ResourceEvent) ([]byte, error) {
 	if err := timed(e.At); err != nil {
 		return nil, err
 	}
-	state, err := resourceToProto(&e.State)
+	state, err := resourceToProto(&e.State, e.Partition)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/droverproject/drover/pkg/engine/deployment"
 	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/machine"
+	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
@@ -32,11 +35,20 @@ func generate(t *rapid.T, typ reflect.Type, full bool) reflect.Value {
 	case reflect.TypeFor[resource.Status]():
 		v.SetUint(uint64(rapid.SampledFrom(resource.Statuses()[1:]).Draw(t, "status")))
 		return v
+	case reflect.TypeFor[deployment.Status]():
+		v.SetUint(uint64(rapid.SampledFrom(deployment.Statuses()[1:]).Draw(t, "deployment status")))
+		return v
 	case reflect.TypeFor[job.State]():
 		v.SetUint(uint64(rapid.SampledFrom(job.States()[1:]).Draw(t, "job state")))
 		return v
 	case reflect.TypeFor[job.Stage]():
 		v.SetUint(uint64(rapid.SampledFrom(job.Stages()[1:]).Draw(t, "stage")))
+		return v
+	case reflect.TypeFor[phase.Activity]():
+		v.SetUint(uint64(rapid.SampledFrom(phase.Activities()).Draw(t, "activity")))
+		return v
+	case reflect.TypeFor[machine.RunState]():
+		v.SetUint(uint64(rapid.SampledFrom(machine.RunStates()[1:]).Draw(t, "run state")))
 		return v
 	case reflect.TypeFor[resource.Outcome]():
 		v.SetUint(uint64(rapid.SampledFrom(resource.Outcomes()).Draw(t, "outcome")))
@@ -47,6 +59,10 @@ func generate(t *rapid.T, typ reflect.Type, full bool) reflect.Value {
 		v.SetString(rapid.StringN(int(least(full)), 12, -1).Draw(t, "string"))
 	case reflect.Bool:
 		v.SetBool(full || rapid.Bool().Draw(t, "bool"))
+	case reflect.Uint16:
+		v.SetUint(uint64(rapid.Uint16Min(uint16(least(full))).Draw(t, "uint16")))
+	case reflect.Int64:
+		v.SetInt(rapid.Int64Min(least(full)).Draw(t, "int64"))
 	case reflect.Uint32, reflect.Uint64:
 		v.SetUint(rapid.Uint64Range(uint64(least(full)), 1<<32-1).Draw(t, "uint"))
 	case reflect.Int:
@@ -108,6 +124,9 @@ func drawResourceEvent(t *rapid.T, full bool) ResourceEvent {
 	}
 	for i := range e.State.Jobs {
 		required(&e.State.Jobs[i].ID)
+	}
+	for i := range e.State.Transactions {
+		required(&e.State.Transactions[i].Phase)
 	}
 	if d := e.Event.Dispatch; d != nil {
 		required(&e.ResultSubject)
@@ -174,6 +193,18 @@ func TestEveryFieldSurvives(t *testing.T) {
 		roundTrip(t, s, EncodeSpec, DecodeSpec)
 		b := draw[BlueprintEvent](t, true)
 		roundTrip(t, b, EncodeBlueprint, DecodeBlueprint)
+		p := draw[PhaseEvent](t, true)
+		noneEmpty(t, "PhaseEvent", reflect.ValueOf(p))
+		roundTrip(t, p, EncodePhase, DecodePhase)
+		r := draw[PhaseReport](t, true)
+		r.Canceling, r.Out = r.Canceling%resourcesOutMax, resourcesOutMax
+		for _, d := range []*time.Duration{&r.LastCallAgo, &r.WakeIn, &r.WakeUntilIn} {
+			*d = 1 + *d%phaseSpanMax
+		}
+		roundTrip(t, r, EncodePhaseReport, DecodePhaseReport)
+		h := draw[PhaseHold](t, true)
+		h.Calls = 1 + h.Calls%phase.CallsMax
+		roundTrip(t, h, EncodePhaseHold, DecodePhaseHold)
 		l := draw[OutputLine](t, true)
 		roundTrip(t, l, EncodeOutputLine, DecodeOutputLine)
 	})

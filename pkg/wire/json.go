@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/droverproject/drover/pkg/engine/deployment"
 	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/machine"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/strictjson"
 	agentv1 "github.com/droverproject/drover/proto/gen/drover/agent/v1"
@@ -105,8 +107,12 @@ var jsonText = map[protoreflect.FullName]bool{
 	"drover.state.v1.Resource.attributes": true,
 	"drover.state.v1.PhaseRun.data":       true,
 	"drover.state.v1.PhaseRun.outputs":    true,
+	"drover.state.v1.Machine.params":      true,
 	"drover.state.v1.Spec.json":           true,
 	"drover.state.v1.Blueprint.json":      true,
+	"drover.state.v1.Check.spec":          true,
+	"drover.state.v1.Check.pins":          true,
+	"drover.state.v1.Deployment.details":  true,
 	"drover.command.v1.Manifest.spec":     true,
 	"drover.command.v1.Result.attributes": true,
 	"drover.command.v1.Result.data":       true,
@@ -222,6 +228,8 @@ func appendValue(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value)
 		return appendEnum(b, f, v.Enum())
 	case protoreflect.Uint64Kind:
 		return append(strconv.AppendUint(append(b, '"'), v.Uint(), 10), '"')
+	case protoreflect.Sint32Kind:
+		return strconv.AppendInt(b, v.Int(), 10)
 	default: // uint32
 		return strconv.AppendUint(b, v.Uint(), 10)
 	}
@@ -245,8 +253,12 @@ func appendEnum(b []byte, f protoreflect.FieldDescriptor, n protoreflect.EnumNum
 		return appendEnumOf[job.State](b, jobStates[:], n)
 	case "drover.state.v1.SelectionStage":
 		return appendEnumOf[job.Stage](b, stages[:], n)
+	case "drover.state.v1.DeploymentStatus":
+		return appendEnumOf[deployment.Status](b, deploymentStatuses[:], n)
 	case "drover.command.v1.Outcome":
 		return appendEnumOf[resource.Outcome](b, outcomes[:], n)
+	case "drover.state.v1.TaskRunState":
+		return appendEnumOf[machine.RunState](b, runStates[:], n)
 	}
 	return strconv.AppendInt(b, int64(n), 10)
 }

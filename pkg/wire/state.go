@@ -6,8 +6,8 @@ import (
 	statev1 "github.com/droverproject/drover/proto/gen/drover/state/v1"
 )
 
-// resourceToProto does not write the Key: it is in the event.
-func resourceToProto(s *resource.State) (*statev1.Resource, error) {
+// resourceToProto does not write the Key: it is in the event. The partition is a part of the ids of transactions.
+func resourceToProto(s *resource.State, partition int) (*statev1.Resource, error) {
 	if s.UID == "" {
 		return nil, missing("state.uid")
 	}
@@ -41,6 +41,13 @@ func resourceToProto(s *resource.State) (*statev1.Resource, error) {
 				return nil, within(index("state.jobs", i), err)
 			}
 		}
+	}
+	for i := range s.Transactions {
+		t, err := transactionToProto(&s.Transactions[i], s.UID, partition)
+		if err != nil {
+			return nil, within(index("state.transactions", i), err)
+		}
+		m.Transactions = append(m.Transactions, t)
 	}
 	return m, nil
 }
@@ -81,7 +88,52 @@ func resourceFromProto(key resource.Key, m *statev1.Resource) (s resource.State,
 			}
 		}
 	}
+	if len(m.Transactions) > 0 {
+		s.Transactions = make([]resource.Transaction, len(m.Transactions))
+		for i, t := range m.Transactions {
+			if err := transactionFromProto(t, &s.Transactions[i]); err != nil {
+				return s, within(index("state.transactions", i), err)
+			}
+		}
+	}
 	return s, nil
+}
+
+func transactionToProto(t *resource.Transaction, uid string, partition int) (*statev1.Transaction, error) {
+	if t.Phase == "" {
+		return nil, missing("phase")
+	}
+	if err := inRange("times", t.Began, t.Ended); err != nil {
+		return nil, err
+	}
+	m := &statev1.Transaction{
+		Id: TransactionID(partition, resource.Fence{UID: uid, JobID: t.JobID, Phase: t.Phase, Attempt: t.Attempt}), Phase: t.Phase, Attempt: t.Attempt, JobId: t.JobID, Verb: t.Verb,
+		Calls: t.Calls, BeganTime: stamp(t.Began), EndedTime: stamp(t.Ended),
+	}
+	if t.Outcome != resource.NoStatus {
+		var err error
+		if m.Outcome, err = toEnum("outcome", statuses[:], t.Outcome); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func transactionFromProto(m *statev1.Transaction, t *resource.Transaction) (err error) {
+	if m.Phase == "" {
+		return missing("phase")
+	}
+	*t = resource.Transaction{Phase: m.Phase, Attempt: m.Attempt, JobID: m.JobId, Verb: m.Verb, Calls: m.Calls}
+	if m.Outcome != statev1.PhaseStatus_PHASE_STATUS_UNSPECIFIED {
+		if t.Outcome, err = fromEnum[resource.Status]("outcome", statuses[:], m.Outcome); err != nil {
+			return err
+		}
+	}
+	if t.Began, err = instant("beganTime", m.BeganTime); err != nil {
+		return err
+	}
+	t.Ended, err = instant("endedTime", m.EndedTime)
+	return err
 }
 
 // parentToProto is nil for a root.
@@ -145,7 +197,7 @@ func phaseToProto(p *resource.PhaseRun, m *statev1.PhaseRun) (err error) {
 	m.Since, m.Due, m.Deadline = stamp(p.Since), stamp(p.Due), stamp(p.Deadline)
 	m.Message, m.Data, m.Outputs = text(p.Message), p.Data, p.Outputs
 	m.Retrying, m.Retries, m.Interval = p.Retrying, p.Retries, span(p.Interval)
-	m.Undo, m.Children = p.Undo, p.Children
+	m.Undo, m.Children, m.Callback = p.Undo, p.Children, p.Callback
 	return nil
 }
 
@@ -159,7 +211,7 @@ func phaseFromProto(m *statev1.PhaseRun, p *resource.PhaseRun) (err error) {
 	p.Name, p.State, p.JobID = m.Name, m.State, m.JobId
 	p.Attempt, p.Call, p.InFlight = m.Attempt, m.Call, m.InFlight
 	p.Message, p.Data, p.Outputs = m.Message, present(m.Data), present(m.Outputs)
-	p.Retrying, p.Retries, p.Undo, p.Children = m.Retrying, m.Retries, m.Undo, m.Children
+	p.Retrying, p.Retries, p.Undo, p.Children, p.Callback = m.Retrying, m.Retries, m.Undo, m.Children, m.Callback
 	if p.Since, err = instant("since", m.Since); err != nil {
 		return err
 	}

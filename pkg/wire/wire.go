@@ -189,3 +189,22 @@ func within(path string, err error) error {
 	}
 	return fmt.Errorf("%s.%w", path, err)
 }
+
+// moment is a time of a message, and where it goes.
+type moment struct {
+	field string
+	from  *timestamppb.Timestamp
+	to    *time.Time
+}
+
+// instants reads several times.
+func instants(all ...moment) error {
+	for _, m := range all {
+		t, err := instant(m.field, m.from)
+		if err != nil {
+			return err
+		}
+		*m.to = t
+	}
+	return nil
+}

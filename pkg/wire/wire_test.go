@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	agentv1 "github.com/droverproject/drover/proto/gen/drover/agent/v1"
 	commandv1 "github.com/droverproject/drover/proto/gen/drover/command/v1"
@@ -98,6 +99,11 @@ func TestEnums(t *testing.T) {
 	require.Len(t, stages, len(statev1.SelectionStage_name))
 	for _, s := range job.Stages()[1:] {
 		require.Equal(t, "SELECTION_STAGE_"+nameOf(s.String()), stages[s].String())
+	}
+	require.Len(t, activities, len(phase.Activities())+1)
+	require.Len(t, activities, len(statev1.PhaseActivity_name))
+	for _, a := range phase.Activities() {
+		require.Equal(t, "PHASE_ACTIVITY_"+nameOf(a.String()), activities[a].String())
 	}
 	require.Len(t, outcomes, len(resource.Outcomes())+1)
 	require.Len(t, outcomes, len(commandv1.Outcome_name))
@@ -342,6 +348,7 @@ func TestOtherFamiliesRefuse(t *testing.T) {
 		func(b []byte) error { _, err := DecodeJob(b); return err },
 		func(b []byte) error { _, err := DecodeSpec(b); return err },
 		func(b []byte) error { _, err := DecodeBlueprint(b); return err },
+		func(b []byte) error { _, err := DecodePhase(b); return err },
 	} {
 		body, err := EncodeResource(example())
 		require.NoError(t, err)
@@ -675,11 +682,17 @@ func FuzzEvents(f *testing.F) {
 	job, err := EncodeJob(JobEvent{At: at, Record: job.Record{Ref: job.Ref{ID: "i", State: job.Pending}}})
 	require.NoError(f, err)
 	f.Add(job)
+	f.Add(machineSeed(f))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		stable(t, body, DecodeResource, EncodeResource)
 		stable(t, body, DecodeJob, EncodeJob)
 		stable(t, body, DecodeSpec, EncodeSpec)
 		stable(t, body, DecodeBlueprint, EncodeBlueprint)
+		stable(t, body, DecodePhase, EncodePhase)
+		stable(t, body, DecodePhaseReport, EncodePhaseReport)
+		stable(t, body, DecodePhaseHold, EncodePhaseHold)
+		stable(t, body, DecodeMachine, EncodeMachine)
+		stable(t, body, DecodeTaskRun, EncodeTaskRun)
 		stable(t, body, DecodeOutputLine, EncodeOutputLine)
 		_, _ = DecodeWork(body, "")
 		_, _ = DecodeWork(body, "create-instance")
@@ -763,4 +776,26 @@ func benchmarkDecode(b *testing.B, e ResourceEvent) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// FuzzRoutedUUID: an id leads back to its partition, parts that differ make ids that differ, and nothing from outside leads
+// out of range.
+func FuzzRoutedUUID(f *testing.F) {
+	f.Add(uint16(3), "a", "b", "0003c0de-0000-4000-8000-000000000000")
+	f.Add(uint16(65535), "", "", "0003C0DE-0000-4000-8000-000000000000")
+	f.Fuzz(func(t *testing.T, partition uint16, a, b, foreign string) {
+		id := RoutedUUID(int(partition), a, b)
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, id)
+		got, ok := RoutedPartition(id, 1<<16)
+		require.True(t, ok)
+		require.Equal(t, int(partition), got)
+		_, ok = RoutedPartition(id, int(partition))
+		require.False(t, ok)
+		require.NotEqual(t, id, RoutedUUID(int(partition), a+"x", b))
+		require.NotEqual(t, id, RoutedUUID(int(partition), a, b, ""))
+		if p, ok := RoutedPartition(foreign, 64); ok {
+			require.Less(t, p, 64)
+			require.Len(t, foreign, 36)
+		}
+	})
 }

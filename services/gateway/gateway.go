@@ -15,9 +15,10 @@
 //
 // # Absent on purpose
 //
-// The front doors of the systems that Drover unites (/api/v3, /deployments, /api/automation, …: contract.md, "HTTP") come
-// in later versions, and are not answered by anything that only looks like them. No events over HTTP: the feed is on
-// NATS. No pagination: a list is cut at its limit and says so. No authentication, TLS or CORS: a proxy's work.
+// Of the front doors of the systems that Drover unites (contract.md, "HTTP"), /api/v3 is served on a listener of its own with
+// TLS and tokens (rebar.go, docs/machines.md); internal/ncae is what NCAE's modules call, and internal/soma SOMA's deployment
+// API. No events over HTTP: the feed is on NATS. No pagination: a list is cut at its limit and says so. On the plain listener no
+// authentication, TLS or CORS: a proxy's work.
 package gateway
 
 import (
@@ -32,6 +33,8 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/services/gateway/internal/httpapi"
+	"github.com/droverproject/drover/services/gateway/internal/ncae"
+	"github.com/droverproject/drover/services/gateway/internal/soma"
 )
 
 // Service is the service's name.
@@ -40,6 +43,9 @@ const Service = "gateway"
 // HTTPDefault is where it listens.
 const HTTPDefault = "127.0.0.1:8092"
 
+// ChecksProjectDefault is the project whose check instances monitoring systems deal with.
+const ChecksProjectDefault = "default"
+
 // RunOptions are the service's own settings.
 type RunOptions struct {
 	// HTTP is the address to listen on; port 0 is a free one. Default HTTPDefault.
@@ -47,17 +53,25 @@ type RunOptions struct {
 	// Hosts are host names, with commas between, by which it may be called beside localhost and IP addresses. Empty:
 	// none on a loopback address, any on another.
 	Hosts string
+	// ChecksProject is the project whose check instances monitoring systems deal with: their API knows no projects.
+	ChecksProject string
 	// Listener is used instead of HTTP where it is not nil. Run closes it.
 	Listener net.Listener
+	// Rebar is the machine-agent API; it is served where its address is set.
+	Rebar RebarOptions
 }
 
 // DefaultRunOptions is RunOptions of defaults.
-func DefaultRunOptions() RunOptions { return RunOptions{HTTP: HTTPDefault} }
+func DefaultRunOptions() RunOptions {
+	return RunOptions{HTTP: HTTPDefault, ChecksProject: ChecksProjectDefault, Rebar: RebarOptions{Project: RebarProjectDefault}}
+}
 
 // Flags declares the options as flags.
 func (o *RunOptions) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.HTTP, "http", o.HTTP, "`address` to serve HTTP on; port 0 is a free one")
 	fs.StringVar(&o.Hosts, "http-hosts", o.Hosts, "host `names`, with commas between, by which it may be called")
+	fs.StringVar(&o.ChecksProject, "checks-project", o.ChecksProject, "`project` whose check instances monitoring systems deal with")
+	o.Rebar.flags(fs)
 }
 
 // Run runs the service with DefaultRunOptions on a connected bus until ctx ends. It does not close the bus.
@@ -75,9 +89,19 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		}
 	}
 	local := loopback(listener.Addr())
+	project := o.ChecksProject
+	if project == "" {
+		project = ChecksProjectDefault
+	}
 	server, err := httpapi.New(httpapi.Options{
+		Routes: ncae.New(crashing{b}, h.Log()).Routes(), Doors: []httpapi.Door{soma.New(b, project, host.Version(), h.Log())},
 		Bus: b, Log: h.Log(), Metrics: h.Metrics(), Version: host.Version(), Hosts: names(o.Hosts), Local: local,
 	})
+	if err != nil {
+		_ = listener.Close() // nothing was served on it
+		return err
+	}
+	serveRebar, err := o.Rebar.prepare(ctx, h, b)
 	if err != nil {
 		_ = listener.Close() // nothing was served on it
 		return err
@@ -89,6 +113,9 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 			zap.String(host.KeyAddress, listener.Addr().String()))
 	}
 	h.Go("http", func(ctx context.Context) error { return server.Serve(ctx, listener) })
+	if serveRebar != nil {
+		h.Go("rebar", serveRebar)
+	}
 	return h.Wait(ctx)
 }
 

@@ -18,6 +18,9 @@
 //	internal/notice      events into messages
 //	internal/deliver     a message to where it should go
 //	internal/webhook     one HTTP call, safely
+//	internal/poke        monitoring systems that have a deployment to fetch (seed 002)
+//
+// Pokes of monitoring systems are of another kind than notices: they are derived from committed state, and none is lost.
 //
 // # Absent on purpose
 //
@@ -31,16 +34,19 @@ import (
 	"flag"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/monitoring"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/notifier/internal/deliver"
 	"github.com/droverproject/drover/services/notifier/internal/listeners"
 	"github.com/droverproject/drover/services/notifier/internal/notice"
+	"github.com/droverproject/drover/services/notifier/internal/poke"
 	"github.com/droverproject/drover/services/notifier/internal/webhook"
 )
 
@@ -104,6 +110,33 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return nil
 	})
 
+	pokes := webhook.NewFor("", "drover-notifier/"+host.Version(), monitoring.PokesMaxMost)
+	h.OnStop("pokes", func(context.Context) error {
+		pokes.Close()
+		return nil
+	})
+	poker, err := poke.New(b, pokes, h.Log(), h.Metrics())
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	stopSweeps, err := b.OnTick(bus.TickSweep, func(time.Time) { poker.Sweep() })
+	if err != nil {
+		return fmt.Errorf("ticks: %w", err)
+	}
+	h.OnStop("ticks", func(context.Context) error {
+		stopSweeps()
+		return nil
+	})
+	h.Go("poker", poker.Run)
+	stopInstances, err := b.Follow(bus.Instance, "", "", "", poker.Event)
+	if err != nil {
+		return fmt.Errorf("follow the feed of instances: %w", err)
+	}
+	h.OnStop("instances", func(context.Context) error {
+		stopInstances()
+		return nil
+	})
+
 	f := &feed{roster: roster, log: h.Log(), partitions: b.Partitions()}
 	watcher := listeners.NewWatcher(roster, h.Log(), metrics)
 	h.Go("listeners", func(ctx context.Context) error {
@@ -119,6 +152,7 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 					return nil
 				}
 				f.own(owned)
+				poker.Own(owned)
 			}
 		}
 	})

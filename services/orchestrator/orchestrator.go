@@ -29,6 +29,7 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/constraint"
+	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/host"
 	owner "github.com/droverproject/drover/pkg/partition"
 	"github.com/droverproject/drover/services/orchestrator/internal/partition"
@@ -63,10 +64,11 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		member.Decline(declined)
 		metrics.Declined.Set(float64(len(declined)))
 	}}
+	cache := drive.NewCache(drive.CachedStatesAll)
 	owners := &owners{
 		serve: func(ctx context.Context, n int) {
 			partition.Serve(ctx, partition.Config{
-				Bus: b, Catalog: books, Clock: clock, Metrics: metrics, Log: h.Log(), Number: n,
+				Bus: b, Catalog: books, Clock: clock, Metrics: metrics, Log: h.Log(), Cache: cache, Number: n,
 				Able: abilities.set,
 			})
 		},

@@ -3,7 +3,7 @@
 //
 //	internal/binding    follows the blueprints, binds to their phases, calls executors
 //	internal/script     programs on this machine, each in a process group of its own
-//	internal/request    HTTP requests: http and poll
+//	internal/request    HTTP requests: http and poll, and what modules of NCAE are sent (extapi.go)
 //	internal/render     templates, and what they may not do
 //	internal/executor   what an executor is told and answers
 //
@@ -81,7 +81,7 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return errors.New("--stop-grace: must not be negative")
 	}
 	binder, err := binding.New(binding.Config{
-		Bus: crashing{b}, Log: h.Log(), Metrics: h.Metrics(), Concurrency: o.Concurrency, StopGrace: o.StopGrace, UnbindEvery: unbindEvery,
+		Bus: crashing{b}, Worker: "runner-" + h.ID(), Log: h.Log(), Metrics: h.Metrics(), Concurrency: o.Concurrency, StopGrace: o.StopGrace, UnbindEvery: unbindEvery,
 	})
 	if err != nil {
 		return err

@@ -237,6 +237,7 @@ func (s *suite) asks(t *testing.T) {
 		}()
 	})
 	require.NoError(t, err)
+	s.reached(t, asker, 1)
 	for i := range 50 {
 		got, err := asker.Ask(within(t), 1, bus.Request{Verb: "command", Header: map[string]string{"X": fmt.Sprint(i)}, Body: []byte("body")})
 		require.NoError(t, err)
@@ -272,10 +273,74 @@ func (s *suite) asks(t *testing.T) {
 	stop, err = s.b.ServeAsks(1, func(bus.Request, func(map[string]string, []byte)) {})
 	require.NoError(t, err)
 	defer stop()
+	s.reached(t, asker, 1)
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = asker.Ask(short, 1, bus.Request{Verb: "sweep"})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// reached waits until the word that a partition is served has spread between servers: until then nobody is found there. It
+// spreads in the order of the subscriptions, of which that for doors is the last.
+func (s *suite) reached(t *testing.T, asker bus.Bus, partition int) {
+	t.Helper()
+	eventually(t, func() bool {
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := asker.AskDoor(short, partition, bus.Request{Verb: "callback.find"})
+		return !errors.Is(err, bus.ErrNoOwner)
+	}, "the owner is found")
+}
+
+// asksOfPhases: a phase's workers reach the owner of its record, with the verbs of workers only.
+func (s *suite) asksOfPhases(t *testing.T) {
+	asker := s.Connect(t)
+	p := bus.Phase{Project: t.Name(), Kind: "Cloud.Node", Phase: "Acme.CreateInstance"}
+	partition := p.Partition(s.b.Partitions())
+	_, err := asker.AskPhase(within(t), p, bus.Request{Verb: "hold"})
+	require.ErrorIs(t, err, bus.ErrNoOwner)
+	stop, err := s.b.ServeAsks(partition, func(r bus.Request, reply func(map[string]string, []byte)) {
+		reply(nil, []byte(r.Verb+" "+r.Phase.Phase+" of "+r.Phase.Kind+" "+string(r.Body)))
+	})
+	require.NoError(t, err)
+	defer stop()
+	s.reached(t, asker, partition)
+	for _, verb := range []string{"hold", "command"} {
+		got, err := asker.AskPhase(within(t), p, bus.Request{Verb: verb, Body: []byte("body"), Phase: bus.Phase{Project: "other"}})
+		require.NoError(t, err)
+		require.Equal(t, "phase."+verb+" Acme.CreateInstance of Cloud.Node body", string(got.Body))
+	}
+	got, err := asker.Ask(within(t), partition, bus.Request{Verb: "sweep"})
+	require.NoError(t, err)
+	require.Equal(t, "sweep  of  ", string(got.Body), "no request of a worker")
+	// Those who serve a front door ask for nothing but what is its own.
+	for _, verb := range []string{"callback.find", "machine.next", "machine.command.x"} {
+		got, err := asker.AskDoor(within(t), partition, bus.Request{Verb: verb, Body: []byte("body")})
+		require.NoError(t, err)
+		require.Equal(t, verb+"  of  body", string(got.Body))
+	}
+	for _, verb := range []string{"command", "sweep", "phase.hold", ".command", "machine.", ""} {
+		_, err := asker.AskDoor(within(t), partition, bus.Request{Verb: verb})
+		require.ErrorContains(t, err, "no front door has the verb", verb)
+	}
+	_, err = asker.AskDoor(within(t), (partition+1)%s.b.Partitions(), bus.Request{Verb: "callback.find"})
+	require.ErrorIs(t, err, bus.ErrNoOwner)
+}
+
+// callbacks are among the results of the partition that their subject names.
+func (s *suite) callbacks(t *testing.T) {
+	const p = 2
+	results, err := s.b.Results(within(t), p)
+	require.NoError(t, err)
+	t.Cleanup(results.Close)
+	subject := bus.CallbackSubject(p, 1<<43|5)
+	require.NoError(t, s.b.PublishResult(within(t), subject, nil, []byte("DE")))
+	d := receive(t, results.C(), "a callback")
+	require.Equal(t, []string{subject, "DE"}, []string{d.Subject(), string(d.Body())})
+	require.NoError(t, d.Ack())
+	for _, wrong := range []string{subject + "x", "drover.result.2.-.callback.01", "drover.result.2.-.-.7", "drover.result.-1.-.callback.7"} {
+		require.Error(t, s.b.PublishResult(within(t), wrong, nil, nil), wrong)
+	}
 }
 
 func (s *suite) api(t *testing.T) {
@@ -355,6 +420,72 @@ func (s *suite) notify(t *testing.T) {
 		require.ErrorIs(t, s.b.Notify(subject, nil, nil), bus.ErrDenied, "%q", subject)
 	}
 	require.ErrorIs(t, s.b.Notify("drover.notice.a", nil, make([]byte, bus.BodyBytesMax+1)), bus.ErrTooLarge)
+}
+
+// Of those that name one group, one gets each notice; each group gets all.
+func (s *suite) notices(t *testing.T) {
+	const subject, enough = "drover.notice.plugin.x=2Ey", 40
+	var mu sync.Mutex
+	got := map[string]map[string]int{} // how often, by listener and body
+	listen := func(who, subject, group string) {
+		stop, err := s.b.Notices(subject, group, func(h map[string]string, body []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if got[who] == nil {
+				got[who] = map[string]int{}
+			}
+			if h["X"] == "y" {
+				got[who][string(body)]++
+			}
+		})
+		require.NoError(t, err)
+		t.Cleanup(stop)
+	}
+	listen("a1", subject, "a")
+	listen("a2", subject, "a")
+	listen("b", subject, "b")
+	listen("other", subject+".z", "a")
+	sum := func(who ...string) (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, w := range who {
+			for _, times := range got[w] {
+				n += times
+			}
+		}
+		return n
+	}
+	// The first ones may be lost: see notify.
+	eventually(t, func() bool {
+		require.NoError(t, s.b.Notify(subject, map[string]string{"X": "y"}, []byte("begin")))
+		time.Sleep(5 * time.Millisecond)
+		return sum("a1", "a2") > 0 && sum("b") > 0
+	}, "interest")
+	for i := range enough {
+		require.NoError(t, s.b.Notify(subject, map[string]string{"X": "y"}, fmt.Append(nil, i)))
+	}
+	each := func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		all := map[string]int{}
+		for _, who := range []string{"a1", "a2"} {
+			for body, n := range got[who] {
+				all[body] += n
+			}
+		}
+		delete(all, "begin")
+		return all
+	}
+	eventually(t, func() bool { return len(each()) == enough }, "all of them")
+	for body, n := range each() {
+		require.Equal(t, 1, n, body)
+	}
+	eventually(t, func() bool { return sum("b") >= enough+1 }, "the other group")
+	require.Zero(t, sum("other"))
+	for _, wrong := range [][2]string{{"drover.evt.>", "a"}, {"drover.notice.>", "a"}, {subject, ""}, {subject, "a b"}} {
+		_, err := s.b.Notices(wrong[0], wrong[1], func(map[string]string, []byte) {})
+		require.ErrorIs(t, err, bus.ErrDenied)
+	}
 }
 
 func (s *suite) fullStream(t *testing.T) {

@@ -405,6 +405,20 @@ func (s *suite) scan(t *testing.T) {
 		}))
 		require.Equal(t, seq, seen, "scan %d missed what was acknowledged before it", i)
 	}
+	var younger []uint64
+	require.NoError(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect-1, func(x bus.Stored) error {
+		require.GreaterOrEqual(t, x.Seq, expect)
+		if x.Entity == e && !slices.Contains(younger, x.Seq) { // one may come twice
+			younger = append(younger, x.Seq)
+		}
+		return nil
+	}))
+	require.Equal(t, []uint64{expect}, younger)
+	require.NoError(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect, func(x bus.Stored) error {
+		require.NotEqual(t, e, x.Entity)
+		return nil
+	}))
+	require.ErrorIs(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect-1, func(bus.Stored) error { return stop }), stop)
 }
 
 func (s *suite) history(t *testing.T) {

@@ -42,6 +42,11 @@ func (s *suite) readers(t *testing.T) {
 		{Partition: 1, Family: bus.Job, Project: t.Name(), Name: "j1"},
 		{Partition: 1, Family: bus.Blueprint, Project: t.Name(), Kind: "node"},
 		{Partition: 1, Family: bus.Spec, Project: t.Name(), Kind: "node", Name: "x"},
+		{Partition: 1, Family: bus.Machine, Project: t.Name(), Name: "web1.example.com"},
+		{Partition: 1, Family: bus.TaskRun, Project: t.Name(), Name: "t1"},
+		{Partition: 1, Family: bus.Check, Project: t.Name(), Name: "c1"},
+		{Partition: 1, Family: bus.Instance, Project: t.Name(), Name: "i1"},
+		{Partition: 1, Family: bus.Deployment, Project: t.Name(), Name: "i1"},
 	}
 	for _, o := range others {
 		a := bus.Append{Entity: o}
@@ -71,6 +76,11 @@ func (s *suite) readers(t *testing.T) {
 		{bus.Job, t.Name(), "", []string{"/j1"}},
 		{bus.Blueprint, t.Name(), "", []string{"node/"}},
 		{bus.Spec, t.Name(), "node", []string{"node/x"}},
+		{bus.Machine, t.Name(), "", []string{"/web1.example.com"}},
+		{bus.TaskRun, t.Name(), "", []string{"/t1"}},
+		{bus.Check, t.Name(), "", []string{"/c1"}},
+		{bus.Instance, t.Name(), "", []string{"/i1"}},
+		{bus.Deployment, t.Name(), "", []string{"/i1"}},
 	} {
 		eventually(t, func() bool { return slices.Equal(list(c.f, c.project, c.kind), c.want) }, fmt.Sprint(c))
 	}
@@ -216,6 +226,15 @@ func (s *suite) output(t *testing.T) {
 	}
 	require.NoError(t, s.b.PublishOutput(t.Name(), "node", "web1.example.com", []byte("fresh")))
 	require.Equal(t, "fresh", receive(t, got, "a fresh line"))
+	require.NoError(t, s.b.PublishOutput(t.Name(), "node", "web1.example.com", []byte("before")))
+	require.NoError(t, s.b.StoreOutput(ctx, t.Name(), "node", "web1.example.com", []byte("stored")))
+	var held []string // what was stored is there at once, and in order
+	require.NoError(t, s.b.ReadOutput(ctx, t.Name(), "node", "web1.example.com", false, func(l bus.OutputLine) error {
+		held = append(held, string(l.Body))
+		return nil
+	}))
+	require.Equal(t, []string{"before", "stored"}, held[len(held)-2:])
+	require.ErrorIs(t, s.b.StoreOutput(ctx, t.Name(), "node", "r", make([]byte, bus.BodyBytesMax+1)), bus.ErrTooLarge)
 	cancel()
 	require.NoError(t, receive(t, ended, "the end of following"))
 }

@@ -42,6 +42,7 @@ func (b *Bus) Request(ctx context.Context, subject string, h map[string]string, 
 var (
 	semver = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?$`)
 	// noticeSubject is a plain subject: no wildcard, no empty token.
+	noticeGroup   = regexp.MustCompile(`^[A-Za-z0-9_=-]+$`)
 	noticeSubject = regexp.MustCompile(`^drover\.notice(\.[^\s.*>]+)+$`)
 )
 
@@ -85,6 +86,29 @@ func (b *Bus) ServeAPI(version string, h bus.APIHandler) (func(), error) {
 		return nil, fmt.Errorf("serve drover.api: %w", b.explain(err))
 	}
 	return sync.OnceFunc(func() { _ = service.Stop() }), nil // fails only if the connection is closed
+}
+
+// Notices implements bus.Inputs.
+func (b *Bus) Notices(subject, group string, each func(header map[string]string, body []byte)) (func(), error) {
+	if !noticeSubject.MatchString(subject) || !noticeGroup.MatchString(group) {
+		return nil, fmt.Errorf("%w: notices come on drover.notice.>, not on %q for %q", bus.ErrDenied, subject, group)
+	}
+	sub, err := b.nc.QueueSubscribe(subject, group, func(m *nats.Msg) {
+		h := make(map[string]string, len(m.Header))
+		for name := range m.Header {
+			h[name] = m.Header.Get(name)
+		}
+		each(h, m.Data)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("notices: %w", b.explain(err))
+	}
+	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
+	if err := b.subscribed(subject); err != nil {
+		stop()
+		return nil, fmt.Errorf("notices: %w", err)
+	}
+	return stop, nil
 }
 
 // Notify implements bus.Inputs.

@@ -35,7 +35,7 @@ func (b *Bus) Commands(ctx context.Context, partition int) (bus.Inbox, error) {
 
 // PublishResult implements bus.Inputs.
 func (b *Bus) PublishResult(ctx context.Context, subject string, h map[string]string, body []byte) error {
-	if _, err := bus.ParseResultSubject(subject); err != nil {
+	if _, err := bus.ResultPartition(subject); err != nil {
 		return err
 	}
 	if len(body) > bus.BodyBytesMax {
@@ -61,6 +61,32 @@ func (b *Bus) Ask(ctx context.Context, partition int, r bus.Request) (bus.Reques
 	reply, err := b.ask(ctx, m)
 	if err != nil {
 		return bus.Request{}, fmt.Errorf("ask partition %d: %w", partition, err)
+	}
+	return request(reply), nil
+}
+
+// AskPhase implements bus.Inputs.
+func (b *Bus) AskPhase(ctx context.Context, p bus.Phase, r bus.Request) (bus.Request, error) {
+	m := &nats.Msg{Subject: p.AskSubject(b.Partitions()), Header: header(r.Header), Data: r.Body}
+	m.Header[bus.HeaderVerb] = []string{clean(r.Verb)}
+	reply, err := b.ask(ctx, m)
+	if err != nil {
+		return bus.Request{}, fmt.Errorf("ask for phase %s of %s/%s: %w", p.Phase, p.Project, p.Kind, err)
+	}
+	return request(reply), nil
+}
+
+// AskDoor implements bus.Inputs.
+func (b *Bus) AskDoor(ctx context.Context, partition int, r bus.Request) (bus.Request, error) {
+	door, verb := r.Door()
+	if door == "" || verb == "" || door == string(bus.PhaseRecord) {
+		return bus.Request{}, fmt.Errorf("ask partition %d: no front door has the verb %q", partition, r.Verb)
+	}
+	m := &nats.Msg{Subject: bus.DoorSubject(partition, door), Header: header(r.Header), Data: r.Body}
+	m.Header[bus.HeaderVerb] = []string{clean(verb)}
+	reply, err := b.ask(ctx, m)
+	if err != nil {
+		return bus.Request{}, fmt.Errorf("ask partition %d for %s: %w", partition, r.Verb, err)
 	}
 	return request(reply), nil
 }
@@ -100,30 +126,65 @@ func request(m *nats.Msg) bus.Request {
 
 // ServeAsks implements bus.Inputs.
 func (b *Bus) ServeAsks(partition int, h bus.RequestHandler) (func(), error) {
-	sub, err := b.nc.Subscribe(bus.AskSubject(partition), func(m *nats.Msg) {
-		var once sync.Once
-		verb := first(m.Header, bus.HeaderVerb)
-		h(request(m), func(rh map[string]string, body []byte) {
-			once.Do(func() {
-				if m.Reply == "" {
-					return
-				}
-				reply := &nats.Msg{Subject: m.Reply, Header: header(rh), Data: body}
-				reply.Header[bus.HeaderVerb] = []string{verb}
-				_ = b.nc.PublishMsg(reply) // who asked will ask again
-			})
-		})
+	owned, phases, doors := bus.AskSubject(partition), bus.PhasesSubject(partition), bus.DoorsSubject(partition)
+	var subs []*nats.Subscription
+	stop := sync.OnceFunc(func() {
+		for _, sub := range subs {
+			_ = sub.Unsubscribe() // fails only if the connection is closed
+		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("serve partition %d: %w", partition, b.explain(err))
+	for _, subject := range []string{owned, phases, doors} {
+		sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
+			r := request(m)
+			if m.Subject != owned {
+				if r, ok := b.within(m.Subject, partition, r); ok {
+					b.answer(m, r, h)
+				}
+				return
+			}
+			b.answer(m, r, h)
+		})
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("serve partition %d: %w", partition, b.explain(err))
+		}
+		subs = append(subs, sub)
 	}
-	stop := sync.OnceFunc(func() { _ = sub.Unsubscribe() }) // fails only if the connection is closed
 	// Whoever asks after this returned must find us.
-	if err := b.subscribed(bus.AskSubject(partition)); err != nil {
-		stop()
-		return nil, fmt.Errorf("serve partition %d: %w", partition, err)
+	for _, subject := range []string{owned, phases, doors} {
+		if err := b.subscribed(subject); err != nil {
+			stop()
+			return nil, fmt.Errorf("serve partition %d: %w", partition, err)
+		}
 	}
 	return stop, nil
+}
+
+// within is a request of a phase's worker or of a front door, as the owner is told it: no other verb can be named by it. False:
+// nobody who asks by AskPhase or AskDoor has sent it.
+func (b *Bus) within(subject string, partition int, r bus.Request) (bus.Request, bool) {
+	if p, at, err := bus.ParsePhaseSubject(subject); err == nil {
+		return r.Of(p), at == partition && p.Partition(b.Partitions()) == partition
+	}
+	at, door, err := bus.ParseDoorSubject(subject)
+	r.Verb = door + "." + r.Verb
+	return r, err == nil && at == partition && door != string(bus.PhaseRecord)
+}
+
+// answer has a request answered, once.
+func (b *Bus) answer(m *nats.Msg, r bus.Request, h bus.RequestHandler) {
+	var once sync.Once
+	verb := first(m.Header, bus.HeaderVerb)
+	h(r, func(rh map[string]string, body []byte) {
+		once.Do(func() {
+			if m.Reply == "" {
+				return
+			}
+			reply := &nats.Msg{Subject: m.Reply, Header: header(rh), Data: body}
+			reply.Header[bus.HeaderVerb] = []string{verb}
+			_ = b.nc.PublishMsg(reply) // who asked will ask again
+		})
+	})
 }
 
 // PublishRefusal implements bus.Inputs.

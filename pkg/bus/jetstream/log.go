@@ -288,6 +288,22 @@ func (b *Bus) Scan(ctx context.Context, partition int, family bus.Family, each f
 	return b.scan(ctx, fmt.Sprintf("drover.log.%d.%s.>", partition, family), each)
 }
 
+// ScanAfter implements bus.Log.
+func (b *Bus) ScanAfter(ctx context.Context, partition int, family bus.Family, after uint64, each func(bus.Stored) error) error {
+	filter := fmt.Sprintf("drover.log.%d.%s.>", partition, family)
+	err := b.readAfter(ctx, streamEvents, filter, after, func(m message) error {
+		s, err := logged(m)
+		if err != nil {
+			return err
+		}
+		return each(s)
+	})
+	if err != nil {
+		return fmt.Errorf("scan of %s after %d: %w", filter, after, err)
+	}
+	return nil
+}
+
 // ScanKind implements bus.Log.
 func (b *Bus) ScanKind(ctx context.Context, partition int, project, kind string, each func(bus.Stored) error) error {
 	return b.scan(ctx, fmt.Sprintf("drover.log.%d.%s.%s.%s.>", partition, bus.Resource, bus.Token(project), bus.Token(kind)), each)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -17,6 +18,17 @@ func (b *Bus) PublishOutput(project, kind, name string, body []byte) error {
 	}
 	if err := b.nc.Publish(bus.OutSubject(project, kind, name), body); err != nil {
 		return fmt.Errorf("publish output: %w", sendError(err))
+	}
+	return nil
+}
+
+// StoreOutput implements bus.Output.
+func (b *Bus) StoreOutput(ctx context.Context, project, kind, name string, body []byte) error {
+	if len(body) > bus.BodyBytesMax {
+		return fmt.Errorf("%w: output of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.BodyBytesMax)
+	}
+	if _, err := b.publish(ctx, &nats.Msg{Subject: bus.OutSubject(project, kind, name), Data: body}); err != nil {
+		return fmt.Errorf("store output: %w", err)
 	}
 	return nil
 }

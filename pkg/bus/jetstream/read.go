@@ -169,12 +169,20 @@ func (r *reader) accept(m *nats.Msg) (message, bool, error) {
 // A consumer may sit on a replica that is behind. So the stream's last message is made a part of what is read: when it
 // has come, all before it have.
 func (b *Bus) readToEnd(ctx context.Context, stream, filter string, each func(message) error) error {
+	return b.readAfter(ctx, stream, filter, 0, each)
+}
+
+// readAfter is readToEnd; after a sequence that is not 0 it calls each with every message that is younger.
+func (b *Bus) readAfter(ctx context.Context, stream, filter string, after uint64, each func(message) error) error {
 	end, err := b.leaderGet(ctx, stream, getRequest{LastFor: ">"})
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil // an empty stream
 	}
 	if err != nil {
 		return err
+	}
+	if end.Seq <= after {
+		return nil
 	}
 	filters := []string{filter}
 	if !matches(filter, end.Subject) {
@@ -185,6 +193,7 @@ func (b *Bus) readToEnd(ctx context.Context, stream, filter string, each func(me
 		return err
 	}
 	defer r.close()
+	r.last = after
 	for {
 		m, err := r.next(ctx, true)
 		if errors.Is(err, errDrained) {
@@ -193,7 +202,7 @@ func (b *Bus) readToEnd(ctx context.Context, stream, filter string, each func(me
 			}
 			// Either the replica is behind, or that message was removed since: then the next one's last will do.
 			if _, err := b.leaderGet(ctx, stream, getRequest{Seq: end.Seq}); errors.Is(err, bus.ErrNotFound) {
-				return b.readToEnd(ctx, stream, filter, each)
+				return b.readAfter(ctx, stream, filter, after, each)
 			} else if err != nil {
 				return err
 			}

@@ -29,17 +29,16 @@ func (b *Bus) Get(ctx context.Context, e bus.Entity) (bus.Stored, error) {
 	return bus.Stored{}, fmt.Errorf("get %s %s: %w", e.Family, e.Key(), err)
 }
 
-// keyFilter covers the keys of a family, narrowed by the names that are not empty. A job has no kind, a blueprint no
-// name.
+// keyFilter covers the keys of a family, narrowed by the names that are not empty, as far as the family has them.
 func keyFilter(f bus.Family, project, kind, name string) string {
-	switch f {
-	case bus.Job:
-		return tokenOrAny(project) + "." + tokenOrAny(name)
-	case bus.Blueprint:
-		return tokenOrAny(project) + "." + tokenOrAny(kind)
-	default:
-		return tokenOrAny(project) + "." + tokenOrAny(kind) + "." + tokenOrAny(name)
+	filter := tokenOrAny(project)
+	if f.HasKind() {
+		filter += "." + tokenOrAny(kind)
 	}
+	if f.HasName() {
+		filter += "." + tokenOrAny(name)
+	}
+	return filter
 }
 
 // openBucket reads a bucket: the present entries first, oldest change first.

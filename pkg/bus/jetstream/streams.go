@@ -132,10 +132,7 @@ func (o Options) streams(partitions int, sync string) []natsjs.StreamConfig {
 
 // bucketTransforms turn the subjects of a family into its bucket's keys.
 func bucketTransforms(f bus.Family) []natsjs.SubjectTransformConfig {
-	tokens := 3
-	if f == bus.Job || f == bus.Blueprint {
-		tokens = 2
-	}
+	tokens := f.Tokens()
 	key := make([]string, tokens)
 	for i := range key {
 		key[i] = fmt.Sprintf("{{wildcard(%d)}}", i+2)

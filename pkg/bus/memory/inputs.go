@@ -52,14 +52,14 @@ func (c *Conn) PublishResult(_ context.Context, subject string, header map[strin
 	if err := c.alive(); err != nil {
 		return err
 	}
-	e, err := bus.ParseResultSubject(subject)
+	partition, err := bus.ResultPartition(subject)
 	if err != nil {
 		return err
 	}
 	if len(body) > bus.BodyBytesMax {
 		return fmt.Errorf("%w: result of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.BodyBytesMax)
 	}
-	_, err = c.put(c.s.results, e.Partition, subject, header, body)
+	_, err = c.put(c.s.results, partition, subject, header, body)
 	return err
 }
 
@@ -112,9 +112,50 @@ func (c *Conn) Notify(subject string, header map[string]string, body []byte) err
 	}
 	s := c.s
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notices = append(s.notices, Message{Subject: subject, Header: maps.Clone(header), Body: slices.Clone(body)})
+	m := Message{Subject: subject, Header: maps.Clone(header), Body: slices.Clone(body)}
+	s.notices = append(s.notices, m)
+	served := map[string]bool{}
+	for _, l := range slices.Clone(s.listeners) {
+		if l.subject != subject || served[l.group] {
+			continue
+		}
+		served[l.group] = true
+		s.listeners = append(remove(s.listeners, l), l)
+		s.callbacks = append(s.callbacks, func() { l.each(maps.Clone(m.Header), slices.Clone(m.Body)) })
+	}
+	s.mu.Unlock()
+	s.run()
 	return nil
+}
+
+// listener is one Notices.
+type listener struct {
+	subject, group string
+	each           func(header map[string]string, body []byte)
+}
+
+// noticeGroup is what a group may be called.
+var noticeGroup = regexp.MustCompile(`^[A-Za-z0-9_=-]+$`)
+
+// Notices implements bus.Inputs.
+func (c *Conn) Notices(subject, group string, each func(header map[string]string, body []byte)) (func(), error) {
+	if err := c.alive(); err != nil {
+		return nil, err
+	}
+	if !noticeSubject.MatchString(subject) || !noticeGroup.MatchString(group) {
+		return nil, fmt.Errorf("%w: notices come on drover.notice.>, not on %q for %q", bus.ErrDenied, subject, group)
+	}
+	s, l := c.s, &listener{subject, group, each}
+	s.mu.Lock()
+	s.listeners = append(s.listeners, l)
+	s.mu.Unlock()
+	stop := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.listeners = remove(s.listeners, l)
+	}
+	c.ifKilled(func() { s.listeners = remove(s.listeners, l) })
+	return stop, c.onClose(stop)
 }
 
 // askServer serves the requests of a partition, one after another.
@@ -194,6 +235,19 @@ func (c *Conn) Ask(ctx context.Context, partition int, r bus.Request) (bus.Reque
 		return bus.Request{}, fmt.Errorf("ask partition %d: %w", partition, err)
 	}
 	return reply, nil
+}
+
+// AskPhase implements bus.Inputs.
+func (c *Conn) AskPhase(ctx context.Context, p bus.Phase, r bus.Request) (bus.Request, error) {
+	return c.Ask(ctx, p.Partition(c.Partitions()), r.Of(p))
+}
+
+// AskDoor implements bus.Inputs.
+func (c *Conn) AskDoor(ctx context.Context, partition int, r bus.Request) (bus.Request, error) {
+	if door, verb := r.Door(); door == "" || verb == "" || door == string(bus.PhaseRecord) {
+		return bus.Request{}, fmt.Errorf("ask partition %d: no front door has the verb %q", partition, r.Verb)
+	}
+	return c.Ask(ctx, partition, r)
 }
 
 // ServeAsks implements bus.Inputs.

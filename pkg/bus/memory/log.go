@@ -195,6 +195,27 @@ func (c *Conn) Scan(_ context.Context, partition int, family bus.Family, each fu
 	return c.scan(func(e bus.Entity) bool { return e.Partition == partition && e.Family == family }, each)
 }
 
+// ScanAfter implements bus.Log.
+func (c *Conn) ScanAfter(_ context.Context, partition int, family bus.Family, after uint64, each func(bus.Stored) error) error {
+	if err := c.alive(); err != nil {
+		return err
+	}
+	c.s.mu.Lock()
+	var all []bus.Stored
+	for e, h := range c.s.entities {
+		if e.Partition != partition || e.Family != family {
+			continue
+		}
+		for i := range h.events {
+			if h.events[i].Seq > after {
+				all = append(all, h.events[i].Stored)
+			}
+		}
+	}
+	c.s.mu.Unlock()
+	return inOrder(all, each)
+}
+
 // ScanKind implements bus.Log.
 func (c *Conn) ScanKind(_ context.Context, partition int, project, kind string, each func(bus.Stored) error) error {
 	return c.scan(func(e bus.Entity) bool {

@@ -42,6 +42,11 @@ func (c *Conn) PublishOutput(project, kind, name string, body []byte) error {
 	return nil
 }
 
+// StoreOutput implements bus.Output.
+func (c *Conn) StoreOutput(_ context.Context, project, kind, name string, body []byte) error {
+	return c.PublishOutput(project, kind, name, body)
+}
+
 // ReadOutput implements bus.Output.
 func (c *Conn) ReadOutput(ctx context.Context, project, kind, name string, follow bool, each func(bus.OutputLine) error) error {
 	s, subject, last := c.s, bus.OutSubject(project, kind, name), uint64(0)

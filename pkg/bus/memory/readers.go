@@ -17,7 +17,7 @@ type narrow struct {
 
 func (n narrow) covers(e bus.Entity) bool {
 	fits := func(want, have string) bool { return want == "" || want == have }
-	return e.Family == n.family && fits(n.project, e.Project) && fits(n.name, e.Name) && (n.family == bus.Job || fits(n.kind, e.Kind))
+	return e.Family == n.family && fits(n.project, e.Project) && fits(n.name, e.Name) && (!n.family.HasKind() || fits(n.kind, e.Kind))
 }
 
 type follower struct {

@@ -54,6 +54,7 @@ type System struct {
 	entities  map[bus.Entity]*history
 	buckets   map[bus.Family]map[string]bus.Stored
 	followers []*follower
+	listeners []*listener // in the order in which those of a group are served next
 	watches   []*watch
 	commands  *stream
 	results   *stream

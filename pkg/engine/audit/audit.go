@@ -26,6 +26,7 @@ func Resource(s resource.State, bp *blueprint.Blueprint) []Finding {
 	a.identity()
 	a.phases()
 	a.jobs()
+	a.transactions()
 	if bp != nil && !s.Gone {
 		a.blueprint(bp)
 	}
@@ -49,6 +50,13 @@ func Transition(before, after resource.State) []Finding {
 				a.check(q.Attempt >= p.Attempt, "attempts never go back", p.Name)
 				a.check(q.Attempt > p.Attempt || q.Call >= p.Call || q.Call == 0, "calls never go back within an attempt", p.Name)
 				a.check(!(p.Status == resource.Completed && q.Attempt == p.Attempt && q.InFlight), "no completed phase runs again in its attempt", p.Name)
+			}
+		}
+		for i := range before.Transactions {
+			t := before.Transactions[i]
+			for _, now := range after.Transactions {
+				same := now.Phase == t.Phase && now.Attempt == t.Attempt && now.JobID == t.JobID
+				a.check(!same || t.Ended.IsZero() || now == t, "a transaction that has ended stays as it is", t.Phase)
 			}
 		}
 		for i := range before.Jobs {
@@ -76,6 +84,21 @@ func (a *auditor) check(holds bool, rule, of string) {
 	}
 }
 
+// transactions checks the record of the attempts against the phases.
+func (a *auditor) transactions() {
+	a.check(len(a.s.Transactions) <= resource.TransactionsMax, "few transactions are remembered", strconv.Itoa(len(a.s.Transactions)))
+	for i := range a.s.Transactions {
+		t := &a.s.Transactions[i]
+		of := t.Phase + " " + strconv.FormatUint(uint64(t.Attempt), 10)
+		a.check(t.Ended.IsZero() == (t.Outcome == resource.NoStatus), "a transaction that has ended says how", of)
+		p := a.s.Phase(t.Phase)
+		a.check(t.Ended.IsZero() || p == nil || p.Attempt != t.Attempt || p.JobID != t.JobID || !p.InFlight, "no call is out of an attempt whose transaction has ended", of)
+		for k := range i {
+			a.check(a.s.Transactions[k].Phase != t.Phase || a.s.Transactions[k].Attempt != t.Attempt || a.s.Transactions[k].JobID != t.JobID, "an attempt is one transaction", of)
+		}
+	}
+}
+
 func (a *auditor) identity() {
 	s := &a.s
 	a.check(s.Project != "" && s.Kind != "" && s.Name != "", "a resource has a project, a kind and a name", s.Key.String())
@@ -93,7 +116,7 @@ func (a *auditor) phases() {
 		a.check(!p.InFlight || p.Call > 0, "what is in flight was handed out", p.Name)
 		a.check(p.Status != resource.Running || p.InFlight, "what runs is in flight", p.Name)
 		a.check(p.Status != resource.Canceling || !p.Due.IsZero(), "a canceled call is given up some day", p.Name)
-		a.check(p.Status != resource.Sleeping || !p.Due.IsZero(), "a sleeping phase has a due time", p.Name)
+		a.check(p.Status != resource.Sleeping || !p.Due.IsZero() || p.Callback && !p.Retrying, "a sleeping phase has a due time, or waits for a callback", p.Name)
 		a.check(!p.Retrying || p.Status == resource.Sleeping, "only a sleeping phase waits for its automatic retry", p.Name)
 		a.check(p.Status.Active() || p.Status == resource.Blocked || p.Deadline.IsZero(), "a deadline ends with its attempt", p.Name)
 		a.check(!p.Status.Active() || p.Status == resource.Canceling || a.s.Separate || p.State == a.s.State, "what is active belongs to the present state", p.Name)
@@ -122,7 +145,9 @@ func (a *auditor) jobs() {
 			active++
 		}
 	}
-	a.check(ended <= resource.FinishedJobsMax+1 || a.s.Gone, "few ended jobs are kept", strconv.Itoa(ended)) // the last event ends all
+	// Two that ended with the last event, whose records are yet to follow: a cancel and what it canceled. The last flow and,
+	// where that one never began, the one whose phases these are. The event that ends a resource ends all.
+	a.check(ended <= resource.FinishedJobsMax+2 || a.s.Gone, "few ended jobs are kept", strconv.Itoa(ended))
 	a.check(waiting <= resource.QueuedJobsMax, "few jobs wait", strconv.Itoa(waiting))
 	inFlight := false
 	for i := range a.s.Phases {
@@ -141,7 +166,7 @@ func (a *auditor) why() {
 	}
 	for _, r := range reasons {
 		switch r.Code {
-		case resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.RetryAt,
+		case resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.ForCallback, resource.RetryAt,
 			resource.CancelingFor, resource.BehindCalls, resource.ToGoOn, resource.ForChildren:
 			a.check(false, "what rests does not say that it moves", string(r.Code)+" "+r.Of)
 		case resource.AtTarget, resource.NotAsked, resource.IsGone, resource.BlockedOn, resource.PhaseFailed,

@@ -87,7 +87,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"what is in flight was handed out":                          {func(s *resource.State) { s.Phases[1].Call = 0 }},
 		"what runs is in flight":                                    {func(s *resource.State) { s.Phases[1].Status, s.Phases[1].InFlight = resource.Running, false }},
 		"a canceled call is given up some day":                      {func(s *resource.State) { s.Phases[1].Status = resource.Canceling }},
-		"a sleeping phase has a due time":                           {func(s *resource.State) { s.Phases[1].Status, s.Phases[1].InFlight = resource.Sleeping, false }},
+		"a sleeping phase has a due time, or waits for a callback":  {func(s *resource.State) { s.Phases[1].Status, s.Phases[1].InFlight = resource.Sleeping, false }},
 		"only a sleeping phase waits for its automatic retry":       {func(s *resource.State) { s.Phases[1].Retrying = true }},
 		"a deadline ends with its attempt":                          {func(s *resource.State) { s.Phases[0].Deadline = at }},
 		"what is active belongs to the present state":               {func(s *resource.State) { s.Phases[1].State = "B" }},
@@ -101,12 +101,22 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		},
 		"what is final has ended":             {func(s *resource.State) { s.Jobs[0].EndedAt = time.Time{} }, func(s *resource.State) { s.Jobs[1].EndedAt = at }},
 		"what is final is not being canceled": {func(s *resource.State) { s.Jobs[0].Canceling = true }},
-		"few ended jobs are kept":             {func(s *resource.State) { s.Jobs = append(slices.Repeat(s.Jobs[:1], 4), s.Jobs[1]) }},
+		"few ended jobs are kept":             {func(s *resource.State) { s.Jobs = append(slices.Repeat(s.Jobs[:1], 5), s.Jobs[1]) }},
 		"what waits behind a job is pending":  {func(s *resource.State) { s.Jobs = append(s.Jobs, s.Jobs[1]) }},
 		"few jobs wait": {func(s *resource.State) {
 			waits := s.Jobs[1]
 			waits.State = job.Pending
 			s.Jobs = append(s.Jobs, slices.Repeat([]job.Ref{waits}, resource.QueuedJobsMax+1)...)
+		}},
+		"few transactions are remembered": {func(s *resource.State) {
+			s.Transactions = make([]resource.Transaction, resource.TransactionsMax+1)
+		}},
+		"a transaction that has ended says how": {func(s *resource.State) { s.Transactions = []resource.Transaction{{Phase: "one", Ended: at}} }},
+		"no call is out of an attempt whose transaction has ended": {func(s *resource.State) {
+			s.Transactions = []resource.Transaction{{Phase: s.Phases[1].Name, Attempt: s.Phases[1].Attempt, JobID: s.Phases[1].JobID, Ended: at, Outcome: resource.Failed}}
+		}},
+		"an attempt is one transaction": {func(s *resource.State) {
+			s.Transactions = []resource.Transaction{{Phase: "one", Attempt: 1}, {Phase: "one", Attempt: 1}}
 		}},
 		"work is out only for a job that is not final": {func(s *resource.State) { s.Jobs[1].State, s.Jobs[1].EndedAt = job.Failed, at }},
 		"what is gone has no job":                      {func(s *resource.State) { s.Gone = true }},
@@ -163,6 +173,12 @@ func TestTransitions(t *testing.T) {
 		"calls never go back within an attempt": {func(b, _ *resource.State) { b.Phases[1].Call = 2 }},
 		"no completed phase runs again in its attempt": {func(_, s *resource.State) {
 			s.Phases[0].Status, s.Phases[0].InFlight = resource.Waiting, true
+		}},
+		"a transaction that has ended stays as it is": {func(b, a *resource.State) {
+			t := resource.Transaction{Phase: "one", Attempt: 1, Ended: at, Outcome: resource.Failed}
+			b.Transactions = []resource.Transaction{t}
+			t.Outcome = resource.Completed
+			a.Transactions = []resource.Transaction{t}
 		}},
 		"jobs move by their table":                             {func(b, _ *resource.State) { b.Jobs[1].State = job.Failed }},
 		"a job is forgotten only when it has ended":            {func(_, s *resource.State) { s.Jobs = s.Jobs[:1] }},

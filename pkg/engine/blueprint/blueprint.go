@@ -185,6 +185,9 @@ func (l *Lifecycle) FlowTo(target string) (Flow, bool) {
 type Executor struct {
 	Kind   string
 	Config string
+	// Callback says that the worker only asks for the work: who does it calls back when it is done, and may do so before the
+	// worker has its answer (facts/ncae.md B3). While it is awaited the phase is not called again.
+	Callback bool
 }
 
 // Do is what a phase does with children.
@@ -215,6 +218,11 @@ type Children struct {
 	// Verb of the flow that children walk; empty: that of their lifecycle for a creation or, once they were deployed, for a
 	// change.
 	Verb string
+	// Item and Template define the one child of a phase that manages a service (seed 000, ServiceManagementPhase: "can only
+	// handle one Service"): its name within the parent, and its spec as JSON whose texts may name values of the parent's
+	// spec. Where Template is empty the parent's spec lists the children. Such a child walks the parent's own verb where it
+	// may start there.
+	Item, Template string
 }
 
 // Retry is the policy for failures that a worker marked retryable.
@@ -234,12 +242,15 @@ type Phase struct {
 	Provider    string
 	Executor    Executor
 	// Undo carries the phase out in flows that undo (seed 000: the decom of a phase). Nil: it cannot be undone.
-	Undo       *Executor
-	Children   *Children     // set where Executor.Kind is "children"
-	Timeout    time.Duration // per attempt, from its first hand-out; 0 means none
-	Interval   time.Duration // delay of a pending phase; 0 means IntervalDefault
-	Lease      time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault
-	Retry      Retry
+	Undo     *Executor
+	Children *Children     // set where Executor.Kind is "children"
+	Timeout  time.Duration // per attempt, from its first hand-out; 0 means none
+	Interval time.Duration // delay of a pending phase; 0 means IntervalDefault
+	Lease    time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault
+	Retry    Retry
+	// Calls is how many calls of the phase there may be at a time, over all workers; 0: any number. Nil: CallsAtOnce's
+	// default.
+	Calls      *int
 	Idempotent bool // safe to repeat, always yielding the same result (seed 000, "idempotency")
 	// AutoDeploy: nil, the phase runs when its turn comes; true, the same, and where it is the first one apply starts the
 	// flow; false, it is Gated until a person approves (seed 000, "auto_deploy").
@@ -255,6 +266,19 @@ func (p *Phase) PendingInterval() time.Duration {
 		return p.Interval
 	}
 	return IntervalDefault
+}
+
+// CallsAtOnce is Calls or its default: one call at a time of a plugin, which is given all that waits (seed 003: "CycleCloud
+// collects all resources waiting to run that phase and executes the plugin for that phase with those resources"), and any
+// number of what calls for each resource by itself.
+func (p *Phase) CallsAtOnce() int {
+	switch {
+	case p.Calls != nil:
+		return *p.Calls
+	case p.Executor.Kind == ExecutorPlugin:
+		return 1
+	}
+	return 0
 }
 
 // CancelLease is Lease or its default.
@@ -298,6 +322,14 @@ func (b *Blueprint) Phase(name string) *Phase {
 		}
 	}
 	return nil
+}
+
+// CallsBack reports whether the answer of the phase's executor, or of the one that undoes it, comes by a callback.
+func (p *Phase) CallsBack(undo bool) bool {
+	if undo {
+		return p.Undo != nil && p.Undo.Callback
+	}
+	return p.Executor.Callback
 }
 
 // In returns the phases of a lifecycle state, in the blueprint's order: all of them where each walks by itself.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/droverproject/drover/pkg/engine/phase"
 )
 
 // Further limits of one blueprint.
@@ -28,8 +30,11 @@ var reserved = []string{"apply", "delete", "retry", "cancel", "interrupt", "appr
 
 // ExecutorKinds lists what Executor.Kind may be.
 func ExecutorKinds() []string {
-	return []string{"plugin", "http", "poll", "script", ExecutorChildren}
+	return []string{ExecutorPlugin, "http", "poll", "script", ExecutorChildren}
 }
+
+// ExecutorPlugin is the one executor that the runner does not carry out: anyone's worker does.
+const ExecutorPlugin = "plugin"
 
 // ExecutorChildren is the executor of phases that the engine carries out itself, on the resource's children.
 const ExecutorChildren = "children"
@@ -365,6 +370,13 @@ func (c *checker) phase(field string, p *Phase, byName map[string]*Phase) {
 		c.fail(field+".retry.attempts", "is not 0 to %d", RetryAttemptsMax)
 	}
 	c.duration(field+".retry.delay", p.Retry.Delay, 0, RetryDelayMax)
+	switch {
+	case p.Calls == nil:
+	case p.Executor.Kind == ExecutorChildren:
+		c.fail(field+".calls", "is of no use: the engine itself carries out what is done with children")
+	case *p.Calls < 0 || *p.Calls > phase.CallsMax:
+		c.fail(field+".calls", "is not 0 to %d", phase.CallsMax)
+	}
 }
 
 func (c *checker) children(field string, p *Phase) {

@@ -125,6 +125,8 @@ func TestValidateRefuses(t *testing.T) {
 		"spec.phases[2].dependsOn[0]: closes a cycle in state B: two → name with spaces, é → two": func(b *Blueprint) {
 			b.Phases[1].DependsOn = []string{"one", "name with spaces, é"}
 		},
+		"spec.phases[0].calls: is not 0 to 64":                                     func(b *Blueprint) { n := 65; b.Phases[0].Calls = &n },
+		"spec.phases[1].calls: is not 0 to 64":                                     func(b *Blueprint) { n := -1; b.Phases[1].Calls = &n },
 		"spec.phases[0].executor: is none of plugin, http, poll, script, children": func(b *Blueprint) { b.Phases[0].Executor.Kind = "x" },
 		"spec.phases[1].executor.children: phase one makes the children already: one would take those of the other for orphans": func(b *Blueprint) {
 			for i := range 2 {

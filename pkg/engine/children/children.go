@@ -34,8 +34,15 @@ import (
 	"github.com/droverproject/drover/pkg/engine/job"
 )
 
-// ItemsMax is how many children one resource may have.
-const ItemsMax = 100_000
+// ItemsMax is how many children one resource may have: what was measured (docs/measurements.md). More belong into several
+// executions of one installation.
+const ItemsMax = 10_000
+
+// InvalidError is why a spec defines no children.
+type InvalidError struct{ Field, Reason string }
+
+// Error is the field and the reason.
+func (e *InvalidError) Error() string { return e.Field + ": " + e.Reason }
 
 // Item is a child as its parent's spec defines it.
 type Item struct {
@@ -114,6 +121,9 @@ type Counts struct {
 	Total                                         int
 	Waiting, Runnable, Running, Failed, Succeeded int
 	Foreign                                       int // of those running, with another job than the family's
+	// Told is how many of those runnable were asked to begin and are not known to have begun: what they were asked may be on
+	// its way into the log, so whoever ends the job waits for them, or until it is forgotten that they were asked (AskAgain).
+	Told int
 }
 
 // Asking is what a child was asked last, so that it is not asked again with every move of a sibling.
@@ -258,9 +268,11 @@ func (f *Family) move(m *member) {
 func (f *Family) set(m *member, class Class) {
 	f.count(m, -1)
 	m.class = class
-	f.count(m, 1)
 	if class == Runnable {
 		m.asked = NotAsked
+	}
+	f.count(m, 1)
+	if class == Runnable {
 		f.ready[side(m)] = append(f.ready[side(m)], m)
 	}
 }
@@ -287,10 +299,7 @@ func (f *Family) count(m *member, n int) {
 		return
 	}
 	m.counted = n > 0
-	counts := &f.kept
-	if m.Marked {
-		counts = &f.marked
-	}
+	counts := f.countsOf(m)
 	counts.add(m.class, n)
 	if n > 0 {
 		m.foreign = m.class == Running && m.Job != f.job
@@ -298,7 +307,19 @@ func (f *Family) count(m *member, n int) {
 	if m.foreign {
 		counts.Foreign += n
 	}
+	if m.told() {
+		counts.Told += n
+	}
 }
+
+func (f *Family) countsOf(m *member) *Counts {
+	if m.Marked {
+		return &f.marked
+	}
+	return &f.kept
+}
+
+func (m *member) told() bool { return m.class == Runnable && m.asked == ToBegin }
 
 // classOf is the class of a child by its own state and the number of those that it waits for.
 func (f *Family) classOf(m *member) Class {
@@ -433,8 +454,17 @@ func (f *Family) Begun(foreign bool, limit int) []Child {
 
 // Asked notes what a child was asked.
 func (f *Family) Asked(item string, asking Asking) {
-	if m := f.byItem[item]; m != nil {
-		m.asked = asking
+	m := f.byItem[item]
+	if m == nil {
+		return
+	}
+	was := m.told()
+	m.asked = asking
+	if now := m.told(); m.counted && was != now {
+		counts := f.countsOf(m)
+		if counts.Told--; now {
+			counts.Told += 2
+		}
 	}
 }
 

@@ -131,3 +131,50 @@ func TestAnItemKeepsItsKind(t *testing.T) {
 		t.Errorf("%+v, %+v", s, fx)
 	}
 }
+
+// TestAChildFollowsItsParent: the child of a phase that manages a service walks the parent's own verb where it may, else what
+// its lifecycle has for a creation or a change (seed 000, ServiceManagementPhase).
+func TestAChildFollowsItsParent(t *testing.T) {
+	t.Parallel()
+	plugin := blueprint.Executor{Kind: "plugin"}
+	for _, s := range []struct {
+		state, verb string
+		follow      bool
+		walks       string // empty: the job fails
+	}{
+		{"Ready", "deploy", true, "deploy"}, {"Deployed", "redeploy", true, "redeploy"}, {"Deployed", "update", true, "update"},
+		{"Ready", "redeploy", true, "deploy"}, {"Ready", "update", true, "deploy"}, {"Deployed", "deploy", true, "update"},
+		{"Error", "deploy", true, "deploy"}, {"Deployed", "dance", true, "update"}, {"Ready", "redeploy", false, ""},
+	} {
+		c := &child{t: t, bp: &blueprint.Blueprint{
+			Kind: "item", Digest: "b", Lifecycle: blueprint.Service(),
+			Phases: []blueprint.Phase{{Name: "one", Executor: plugin, Undo: &plugin, Idempotent: true}},
+		}}
+		c.asked(resource.Adopt, "j0")
+		if s.state != "Ready" {
+			c.asked(resource.Trigger, "j1")
+			if s.state == "Deployed" {
+				c.answer("one", resource.OutcomeCompleted)
+			} else {
+				c.answer("one", resource.OutcomeFailed)
+			}
+		}
+		if c.state.State != s.state {
+			t.Fatalf("it is in state %s, not %s", c.state.State, s.state)
+		}
+		c.step(resource.Input{Kind: resource.OnParent, Parent: &resource.FromParent{
+			Ask: resource.Trigger, Key: c.state.Key, JobID: "j2", Verb: s.verb, Follow: s.follow,
+			Parent: resource.Parent{Kind: "exec", Name: "e", UID: "p", Item: "i", Revision: 99},
+		}})
+		j := c.state.JobByID("j2")
+		if s.walks == "" {
+			if j.State != job.Failed {
+				t.Errorf("%+v: %+v", s, j)
+			}
+			continue
+		}
+		if j.Walks() != s.walks || j.State.Final() {
+			t.Errorf("%+v: it walks %s, and is %s: %s", s, j.Walks(), j.State, j.Message)
+		}
+	}
+}

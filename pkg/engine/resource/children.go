@@ -17,6 +17,10 @@ const (
 	TellMax  = 256 // children told at once
 )
 
+// RecountEvery is how old a parent's event is before another one says no more than how its children stand: thousands may
+// finish at once.
+const RecountEvery = time.Second
+
 // family is what is known of the children; empty where there are none.
 func (x *step) family() *children.Family {
 	if x.env.Children == nil {
@@ -177,6 +181,20 @@ func (x *step) tell(ask Ask, j *job.Ref, to []children.Child, verb string) {
 	}
 }
 
+// triggerChildren tells children to begin: with the phase's verb, or where the phase manages a service with the parent's own (seed
+// 000, ServiceManagementPhase: "Manages create, update and decom").
+func (x *step) triggerChildren(j *job.Ref, to []children.Child, ph *blueprint.Phase) {
+	verb, follow := ph.Children.Verb, false
+	if verb == "" && ph.Children.Template != "" {
+		verb, follow = j.Walks(), true
+	}
+	from := len(x.fx.Tell)
+	x.tell(Trigger, j, to, verb)
+	for i := from; i < len(x.fx.Tell); i++ {
+		x.fx.Tell[i].Follow = follow
+	}
+}
+
 // mark marks children deleted, in one batch with the parent's event.
 func (x *step) mark(j *job.Ref, which []children.Child) {
 	for i := range which {
@@ -218,11 +236,12 @@ func (x *step) sweepChildren(p *PhaseRun, ph *blueprint.Phase, j *job.Ref, marke
 		counts, others, missing = others, counts, 0
 	}
 	running := counts.Running + others.Running
+	at := running + counts.Told + others.Told // one that was told may have begun: the phase must not end before it
 	if counts.Foreign+others.Foreign > 0 {
 		x.tell(Stop, j, family.Begun(true, TellMax), "")
 	}
 	switch {
-	case (counts.Failed > 0 || missing > 0) && running > 0:
+	case (counts.Failed > 0 || missing > 0) && at > 0:
 	case counts.Failed > 0:
 		x.fail(p, failures(family, counts.Failed))
 	case missing > 0:
@@ -230,7 +249,7 @@ func (x *step) sweepChildren(p *PhaseRun, ph *blueprint.Phase, j *job.Ref, marke
 	case running == 0 && counts.Runnable == 0 && counts.Waiting > 0:
 		x.fail(p, strconv.Itoa(counts.Waiting)+" children could not be started: they wait for each other, or for what is not there")
 	default:
-		x.tell(Trigger, j, family.Runnable(marked, TellMax), ph.Children.Verb)
+		x.triggerChildren(j, family.Runnable(marked, TellMax), ph)
 	}
 }
 
@@ -288,15 +307,44 @@ func (x *step) haltChildren() {
 	}
 }
 
-// brood counts the children as they are.
-func (x *step) brood() {
-	if x.env.Children == nil || !slices.ContainsFunc(x.s.Phases, func(p PhaseRun) bool { return p.Children && !p.Status.Done() }) {
+// recount has the parent say how its children stand, where that has changed: in this step, or asks for one when its last
+// event is old enough.
+func (x *step) recount() {
+	if !x.anyPhase(func(p *PhaseRun) bool { return p.Children && p.Status == Running }) {
 		return
+	}
+	said := x.s.Children
+	x.brood()
+	changed := x.s.Children != said
+	x.s.Children = said
+	at := x.before.UpdatedAt.Add(RecountEvery)
+	switch {
+	case !changed:
+	case x.at.Before(at):
+		x.fx.Recount = at
+	default:
+		x.cause.Kind, x.dirty = "children", true
+	}
+}
+
+// brood counts the children as they are, and names those that failed while the others drain.
+func (x *step) brood() {
+	at := func(p PhaseRun) bool { return p.Children && !p.Status.Done() }
+	if x.env.Children == nil || !slices.ContainsFunc(x.s.Phases, at) && !slices.ContainsFunc(x.before.Phases, at) {
+		return // what was said when the last phase on children ended is still so
 	}
 	kept, marked := x.env.Children.Kept(), x.env.Children.Marked()
 	b := &x.s.Children
 	b.Waiting, b.Runnable, b.Running = uint32(kept.Waiting), uint32(kept.Runnable), uint32(kept.Running)
 	b.Failed, b.Succeeded, b.Marked = uint32(kept.Failed), uint32(kept.Succeeded), uint32(marked.Total)
+	if kept.Failed+marked.Failed == 0 {
+		return
+	}
+	for i := range x.s.Phases {
+		if p := &x.s.Phases[i]; p.Children && p.Status == Running {
+			p.Message = cut("nothing more begins: " + failures(x.env.Children, kept.Failed+marked.Failed))
+		}
+	}
 }
 
 func (x *step) hasChildren() bool {
@@ -404,7 +452,10 @@ func (x *step) trigger(p FromParent) {
 		x.handed(x.newJob(c, job.Failed, "", "")).Message = "no blueprint defines kind " + x.s.Kind
 		return
 	}
-	f, ok, reason := x.triggered(bp, p.Verb, marked)
+	f, ok, reason := x.triggered(bp, p, marked)
+	if f.Verb != "" && p.Follow {
+		c.Verb = f.Verb
+	}
 	switch {
 	case marked && (!ok || x.nothingToUndo(bp, &f)):
 		x.s.Gone = true
@@ -427,8 +478,8 @@ func (x *step) trigger(p FromParent) {
 
 // triggered is the flow that a child walks: that of deletion where it is marked, else the one that the parent names, else
 // the lifecycle's for a change or a creation.
-func (x *step) triggered(bp *blueprint.Blueprint, verb string, marked bool) (f blueprint.Flow, ok bool, reason string) {
-	lc := &bp.Lifecycle
+func (x *step) triggered(bp *blueprint.Blueprint, ask FromParent, marked bool) (f blueprint.Flow, ok bool, reason string) {
+	lc, verb := &bp.Lifecycle, ask.Verb
 	if marked {
 		if f, ok = lc.Flow(lc.Delete); ok && !x.nothingToUndo(bp, &f) {
 			reason = x.mayNot(bp, f.Verb)
@@ -436,10 +487,10 @@ func (x *step) triggered(bp *blueprint.Blueprint, verb string, marked bool) (f b
 		return f, ok, reason
 	}
 	verbs := []string{verb}
-	if verb == "" {
-		verbs = []string{lc.OnChange, lc.OnCreate}
+	if verb == "" || ask.Follow {
+		verbs = append(verbs, lc.OnChange, lc.OnCreate)
 		if x.s.ObservedGeneration == 0 {
-			verbs = []string{lc.OnCreate, lc.OnChange}
+			verbs = []string{verb, lc.OnCreate, lc.OnChange}
 		}
 	}
 	reason = "its lifecycle has no flow for a creation or a change"

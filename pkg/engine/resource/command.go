@@ -1,17 +1,38 @@
 package resource
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/children"
 	"github.com/droverproject/drover/pkg/engine/job"
 )
 
-// ListenerKind is the one kind that needs no blueprint: its resources are read by the notifier and have no phases.
-const ListenerKind = "Listener"
+// Built-in kinds, which need no blueprint: their resources have no phases and are read by others.
+const (
+	ListenerKind = "Listener" // by the notifier
+	TaskKind     = "Task"     // definitions that machines are driven by (pkg/rebar), as are the next three
+	StageKind    = "Stage"
+	WorkflowKind = "Workflow"
+	BootEnvKind  = "BootEnv"
+)
+
+// MachineKind is the kind of the manifests of machines, which are no resources (pkg/engine/machine).
+const MachineKind = "Machine"
+
+// BuiltIn reports whether resources of a kind need no blueprint.
+func BuiltIn(kind string) bool {
+	switch kind {
+	case ListenerKind, TaskKind, StageKind, WorkflowKind, BootEnvKind:
+		return true
+	default:
+		return false
+	}
+}
 
 func (x *step) refuse(code Code, message string, violations []Violation) {
 	x.fx.Reply = &Reply{Refused: &Refusal{Code: code, Message: message, Violations: violations}}
@@ -88,11 +109,15 @@ func (x *step) newJob(c Command, state job.State, target, blueprintDigest string
 // auto_deploy set: then creating starts the lifecycle's flow for that, and a changed spec the one for changes.
 func (x *step) apply(c Command) {
 	bp := x.env.Blueprint
-	if bp == nil && c.Key.Kind != ListenerKind {
+	if bp == nil && !BuiltIn(c.Key.Kind) {
 		x.refuse(Invalid, "no blueprint defines kind "+c.Key.Kind, []Violation{{"resource.kind", "no blueprint of project " + c.Key.Project + " defines this kind"}})
 		return
 	}
 	created := !x.s.Exists()
+	if bad := x.badItems(bp); bad != nil && (created || x.s.SpecDigest != c.SpecDigest) {
+		x.refuse(Invalid, "its children could not be made: "+bad.Error(), []Violation{{bad.Field, bad.Reason}})
+		return
+	}
 	if created && x.env.Retired {
 		x.refuse(Conflict, "the blueprint of kind "+c.Key.Kind+" is being deleted", nil)
 		return
@@ -122,6 +147,25 @@ func (x *step) apply(c Command) {
 		}
 	}
 	x.newJob(c, job.Succeeded, "", "")
+}
+
+// badItems says what is wrong with the children that the spec of an apply defines; nil: nothing. A phase of a blueprint
+// that came later may still find something, and fails with it.
+func (x *step) badItems(bp *blueprint.Blueprint) *children.InvalidError {
+	if bp == nil || x.env.Items == nil {
+		return nil
+	}
+	for i := range bp.Phases {
+		ph := &bp.Phases[i]
+		if ph.Children == nil || ph.Children.Do != blueprint.DoApply && ph.Children.Do != blueprint.DoAll {
+			continue
+		}
+		var bad *children.InvalidError
+		if _, err := x.env.Items(ph); errors.As(err, &bad) {
+			return bad
+		}
+	}
+	return nil
 }
 
 // autoFlow is the flow that apply starts, if any (seed 000, "auto_deploy": "all changes to the CMDB are automatically

@@ -109,6 +109,13 @@
 // again, late or never (Effects.Tell): the job id says that it was given already, the parent's revision that the ask is out of
 // date, the next look that it was lost.
 //
+// # Callbacks
+//
+// Who carries a phase out may be no worker, but somebody whom the worker only asks, and who says later what became of it, or
+// sooner than the worker (seed 000, ExtApiPhase; facts/ncae.md B3): PhaseRun.Callback. He knows the attempt, and not which call of it
+// reached him: a result of call 0 is of the attempt. While he is awaited the phase is Sleeping without a due time, and counts as
+// out where it is canceled. An attempt is a Transaction of a resource whose phases walk by themselves.
+//
 // # Where seed 000 is found
 //
 //	Default workflows, and from errors when idempotent                  blueprint.Service (one row each); mayNotEach
@@ -119,9 +126,10 @@
 //	auto_deploy                                                         autoFlow (apply starts it); Gated, approve
 //	idempotency                                                         Flow.Idempotent, mayNot, mayNotEach
 //	isDecommissionable ("a Partial Decom is currently not supported")   mayNotEach: every phase needs its undo
-//	ServiceManagementPhase (the parent continues after the child)       children.go, DoAll
+//	ExtApiPhase (who is asked calls back)                               PhaseRun.Callback; ofAttempt
+//	ServiceManagementPhase (the parent continues after the child)       children.go, DoAll; triggerChildren
 //	Polling ("Phase Timeout has been reached")                          due, Expire; blueprint.Phase.Timeout
-//	Transactions                                                        jobs: package job
+//	Transactions                                                        transaction.go
 //
 // # Where seed 001 is found
 //

@@ -22,8 +22,10 @@ type Effects struct {
 	Polls []Fence // Sleeping phases to call again
 	// NextPoll is when a phase whose poll changed nothing is due again, where that is later than the state says.
 	NextPoll []PollDue
-	More     bool
-	Notes    []Note // why nothing, or no more, happened
+	// Recount is when a parent whose children have moved is to be stepped with OnDue, to say so; zero: never.
+	Recount time.Time
+	More    bool
+	Notes   []Note // why nothing, or no more, happened
 }
 
 // PollDue is the next call of a Sleeping phase whose last poll changed nothing.
@@ -49,7 +51,7 @@ type Dispatch struct {
 
 // Cause is the input in short.
 type Cause struct {
-	Kind        string // command, result, due, continue, lost
+	Kind        string // command, result, due, continue, lost, parent, children, conflict
 	Verb        string
 	Phase       string
 	Outcome     string

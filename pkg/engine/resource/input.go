@@ -96,6 +96,7 @@ type FromParent struct {
 	// to end.
 	JobID   string
 	Verb    string // Trigger: of the flow; empty: as the child's lifecycle has it
+	Follow  bool   // Trigger: Verb is the parent's own; where it may not start, it is as the child's lifecycle has it
 	Message string // Halt, Stop
 }
 
@@ -165,8 +166,8 @@ type Env struct {
 	// Children is what the owner knows of the resource's children, looked at under the job that is driven. Nil: it has
 	// none. A step does not change it.
 	Children *children.Family
-	// Items are the children that the spec defines, for a phase on children. It must be a function of the phase and the
-	// spec alone.
+	// Items are the children that the spec defines, for a phase on children; for an apply, the spec that it brings. It must
+	// be a function of the phase and the spec alone. An error is a *children.InvalidError.
 	Items func(ph *blueprint.Phase) ([]children.Item, error)
 	// Reader is the version of the rules that decide, where it is newer than ReaderVersion, and Needs the oldest that can
 	// decide on a state as it is; nil: ReaderFirst. Both are for the tests of upgrades, which build a pretended next

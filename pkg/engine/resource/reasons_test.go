@@ -11,7 +11,7 @@ import (
 
 // moving are the reasons that end by themselves; what waits for a person, or for nothing, is not among them.
 var moving = []resource.ReasonCode{
-	resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.RetryAt, resource.CancelingFor,
+	resource.ToHandOut, resource.ForWorker, resource.AtWork, resource.PollAt, resource.ForCallback, resource.RetryAt, resource.CancelingFor,
 	resource.BehindCalls, resource.ToGoOn,
 }
 
@@ -60,6 +60,8 @@ func (w *world) willMove(r resource.Reason) bool {
 		return p.InFlight
 	case resource.PollAt, resource.RetryAt, resource.CancelingFor:
 		return !p.Due.IsZero() && !due.IsZero() && !due.After(p.Due)
+	case resource.ForCallback:
+		return p.Callback && p.Status == resource.Sleeping && !p.Retrying // it comes from outside
 	case resource.BehindCalls:
 		return slices.ContainsFunc(s.Phases, func(p resource.PhaseRun) bool { return p.Status == resource.Canceling && p.InFlight })
 	}
@@ -109,6 +111,8 @@ func (w *world) reasonsWanted() []string {
 			code = "held_back"
 		case p.Status == resource.Sleeping && p.Retrying:
 			code = "retry_at"
+		case p.Status == resource.Sleeping && p.Callback:
+			code = "for_callback"
 		}
 		if here && code != "" {
 			want = append(want, code+" "+p.Name)

@@ -14,6 +14,9 @@ import (
 func (x *step) result(r Result) {
 	x.cause = Cause{Kind: "result", Phase: r.Fence.Phase, Outcome: r.Outcome.String(), Message: cut(r.Message)}
 	p := x.s.Phase(r.Fence.Phase)
+	if p != nil {
+		r.Fence = ofAttempt(p, r)
+	}
 	if p == nil || !x.outstanding(p, r.Fence) {
 		x.note(NoteFenced, fenceText(r.Fence))
 		return
@@ -67,6 +70,17 @@ func (x *step) result(r Result) {
 		}
 		x.advance()
 	}
+}
+
+// ofAttempt is the fence of an answer. Who calls back knows the attempt and not the call, which it says by call 0: whichever
+// call of the attempt reached it, it is one piece of work (facts/common-ground.md, conflict 6). It says what became of the
+// work or leaves data; that it is at it, or never began, is said by a worker, of a call.
+func ofAttempt(p *PhaseRun, r Result) Fence {
+	says := r.Outcome == OutcomeCompleted || r.Outcome == OutcomeFailed || r.Outcome == OutcomePending
+	if p.Callback && says && r.Fence.Call == 0 {
+		r.Fence.Call = p.Call
+	}
+	return r.Fence
 }
 
 // completion is what success means for a phase: it is done, or undone.
@@ -135,12 +149,17 @@ func (x *step) pending(p *PhaseRun, ph *blueprint.Phase, r Result) {
 		interval = ph.PendingInterval()
 	}
 	interval = min(max(interval, blueprint.IntervalMin), blueprint.IntervalMax)
+	if p.Callback {
+		interval = 0 // it is not called again
+	}
 	same := p.Status == Sleeping && p.Interval == interval && p.Message == cut(r.Message) &&
 		maps.Equal(merge(x.s.Attributes, r.Attributes), x.s.Attributes) &&
 		maps.Equal(merge(p.Data, r.Data), p.Data) && maps.Equal(merge(p.Outputs, r.Outputs), p.Outputs)
 	if same {
 		x.note(NoteNoChange, "phase="+p.Name)
-		x.fx.NextPoll = append(x.fx.NextPoll, PollDue{Phase: p.Name, Due: x.at.Add(interval)})
+		if !p.Callback {
+			x.fx.NextPoll = append(x.fx.NextPoll, PollDue{Phase: p.Name, Due: x.at.Add(interval)})
+		}
 		return
 	}
 	if over := x.keep(p, r); over != "" {
@@ -157,6 +176,9 @@ func (x *step) pending(p *PhaseRun, ph *blueprint.Phase, r Result) {
 		p.Since = since
 	}
 	p.InFlight, p.Interval, p.Due, p.Message = false, interval, x.at.Add(interval), cut(r.Message)
+	if p.Callback {
+		p.Due = time.Time{} // nobody is asked: who does it calls back, or the attempt times out
+	}
 	x.advance()
 }
 
@@ -165,7 +187,9 @@ func (x *step) pending(p *PhaseRun, ph *blueprint.Phase, r Result) {
 func (x *step) notStarted(p *PhaseRun, ph *blueprint.Phase) {
 	if p.Status == Sleeping {
 		x.note(NoteNoChange, "phase="+p.Name)
-		x.fx.NextPoll = append(x.fx.NextPoll, PollDue{Phase: p.Name, Due: x.at.Add(min(time.Second, ph.PendingInterval()))})
+		if !p.Callback {
+			x.fx.NextPoll = append(x.fx.NextPoll, PollDue{Phase: p.Name, Due: x.at.Add(min(time.Second, ph.PendingInterval()))})
+		}
 		return
 	}
 	if x.move(p, Lose) {
@@ -246,7 +270,10 @@ func (x *step) due() {
 	}
 	if x.dirty {
 		x.advance()
-	} else if len(x.fx.Polls) == 0 {
+		return
+	}
+	x.recount()
+	if !x.dirty && x.fx.Recount.IsZero() && len(x.fx.Polls) == 0 {
 		x.note(NoteNotDue, "")
 	}
 }
@@ -265,6 +292,8 @@ func (x *step) lost(f Fence) {
 	switch {
 	case p == nil || !x.outstanding(p, f):
 		x.note(NoteFenced, fenceText(f))
+	case p.Status == Sleeping && p.Callback:
+		x.note(NoteNoChange, "phase="+p.Name) // that nothing of it is in WORK says nothing of who does it
 	case p.Status == Sleeping:
 		x.note(NoteNoChange, "phase="+p.Name)
 		x.fx.NextPoll = append(x.fx.NextPoll, PollDue{Phase: p.Name, Due: x.at})

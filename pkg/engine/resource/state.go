@@ -28,6 +28,7 @@ const (
 	MessageBytesMax    = 1 << 10   // bytes of a message; longer ones are cut
 	FinishedJobsMax    = 2         // ended jobs that the state remembers, beside the last flow
 	QueuedJobsMax      = 8         // jobs that wait behind a running one
+	TransactionsMax    = 16        // transactions that a state remembers; the oldest goes
 )
 
 // Key names a resource for people: names are used again, so a Key is not an identity; the UID is.
@@ -102,6 +103,20 @@ type PhaseRun struct {
 	Interval time.Duration     // delay until the next poll
 	Undo     bool              // handed out to the phase's undo executor
 	Children bool              // carried out by the engine, on the resource's children: nothing of it is in WORK
+	Callback bool              // handed out to who calls back: its answer names the attempt, and no call of it
+}
+
+// Transaction is one attempt of a phase that walks by itself (seed 000: "During a deploy/decom of a PhaseInstance, all
+// communication between NCAE and the external APIs is grouped in a Transaction"). Phase, attempt and job name it for life.
+type Transaction struct {
+	Phase   string
+	Attempt uint32
+	JobID   string
+	Verb    string // of the flow
+	Calls   uint32 // hand-outs: more than one where a call was lost. Polls are not counted
+	Began   time.Time
+	Ended   time.Time // zero: it is under way
+	Outcome Status    // Completed, Undone, Failed or Canceled; Sleeping: it failed and is tried again; NoStatus: under way
 }
 
 // Parent is what a child knows of where it belongs. Kind, name and root are fixed for life.
@@ -157,6 +172,9 @@ type State struct {
 	// SucceededOnce says that a phase of it succeeded at any time (seed 000: "the transaction history contains one
 	// Transaction with success=True").
 	SucceededOnce bool
+	// Transactions are the last attempts of a resource whose phases walk by themselves, oldest first. Those that were
+	// evicted are not forgotten in what they mean: SucceededOnce.
+	Transactions []Transaction
 	// ObservedGeneration is the generation that the last flow that succeeded began with; 0: none did, or it was the one of
 	// deletion.
 	ObservedGeneration uint64
@@ -284,6 +302,7 @@ func (s *State) clone() State {
 	n := *s
 	n.Phases = slices.Clone(s.Phases)
 	n.Jobs = slices.Clone(s.Jobs)
+	n.Transactions = slices.Clone(s.Transactions)
 	return n
 }
 

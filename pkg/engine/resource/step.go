@@ -74,13 +74,14 @@ func (x *step) finish() (State, Effects) {
 		fx := x.fx
 		fx.Event, fx.More, fx.Batch = nil, false, nil
 		if x.broken {
-			fx.Polls, fx.NextPoll, fx.Tell = nil, nil, nil
+			fx.Polls, fx.NextPoll, fx.Tell, fx.Recount = nil, nil, nil, time.Time{}
 		}
 		return x.before, fx
 	}
 	x.brood()
 	if x.s.Separate {
 		x.settle()
+		x.transact()
 	}
 	x.s.PhaseFailed = x.anyPhase(func(p *PhaseRun) bool { return p.Status == Failed && (x.s.Separate || p.State == x.s.State) })
 	x.s.UpdatedAt = x.at
@@ -233,6 +234,9 @@ func (x *step) advance() {
 		x.endJob(j, job.Failed, x.failure())
 	default:
 		x.handOut(bp, j, &f)
+	}
+	if !x.dirty {
+		x.recount()
 	}
 	if !x.dirty {
 		x.note(NoteNothing, "no phase can be handed out now")
@@ -639,6 +643,7 @@ func (x *step) handOut(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 		}
 		p.Call++
 		p.InFlight, p.JobID, p.Due, p.Since, p.Undo = true, j.ID, time.Time{}, x.at, f.Undo
+		p.Callback = ph.CallsBack(f.Undo)
 		x.fx.Event = &Event{Dispatch: &Dispatch{Fence: x.fence(p), State: p.State, Deadline: p.Deadline}}
 	}
 }
@@ -685,7 +690,7 @@ func (x *step) reach(bp *blueprint.Blueprint, j *job.Ref, f *blueprint.Flow) {
 func (x *step) cancelAll(bp *blueprint.Blueprint) {
 	for i := range x.s.Phases {
 		p := &x.s.Phases[i]
-		polling := p.Status == Sleeping && !p.Retrying && slices.Contains(x.in.Polling, p.Name)
+		polling := p.Status == Sleeping && !p.Retrying && (p.Callback || slices.Contains(x.in.Polling, p.Name))
 		switch {
 		case p.Status == Canceling:
 		case p.InFlight || polling:

@@ -343,6 +343,13 @@ func (it *interpreter) show() {
 			fmt.Fprintf(&it.out, "    %s data=%s outputs=%s message=%q\n", p.Name, mapText(p.Data), mapText(p.Outputs), short(p.Message))
 		}
 	}
+	for _, t := range s.Transactions {
+		fmt.Fprintf(&it.out, "    transaction %s %d, %s of %s, %d calls, from %s", t.Phase, t.Attempt, t.Verb, t.JobID, t.Calls, since(t.Began))
+		if !t.Ended.IsZero() {
+			fmt.Fprintf(&it.out, " to %s: %s", since(t.Ended), t.Outcome)
+		}
+		fmt.Fprintln(&it.out)
+	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		fmt.Fprintf(&it.out, "    %s", jobText(j))
@@ -407,7 +414,8 @@ func mapText(m map[string]string) string {
 }
 
 // define reads a blueprint: preset NAME, or lifecycle on_target_change= on_failure= delete= rerun= create= skip and flow VERB path= target=
-// from= failure=; phase NAME states= dependsOn= when= timeout= interval= lease= retry=N/DELAY auto= idempotent undo.
+// from= failure=; phase NAME states= dependsOn= when= timeout= interval= lease= retry=N/DELAY auto= idempotent undo, and
+// callback where who carries it out calls back.
 func (it *interpreter) define(digest string, lines []string) error {
 	bp := &blueprint.Blueprint{
 		Project: "default", Kind: "node", Digest: digest,
@@ -445,8 +453,9 @@ func (it *interpreter) define(digest string, lines []string) error {
 				Executor: blueprint.Executor{Kind: "plugin"}, Idempotent: slices.Contains(words, "idempotent"),
 			}
 			if slices.Contains(words, "undo") {
-				ph.Undo = &blueprint.Executor{Kind: "plugin"}
+				ph.Undo = &blueprint.Executor{Kind: "plugin", Callback: slices.Contains(words, "callback")}
 			}
+			ph.Executor.Callback = slices.Contains(words, "callback")
 			if auto, ok := set["auto"]; ok {
 				yes := auto == "true"
 				ph.AutoDeploy = &yes

@@ -175,7 +175,7 @@ func (m *twin) stop(in resource.Input, atOnce bool) {
 	j := m.head()
 	for _, p := range m.concerned(j) {
 		s := m.status(p)
-		out := p.out || p.asleep && !p.again && slices.Contains(in.Polling, p.name)
+		out := p.out || p.asleep && !p.again && (p.called || slices.Contains(in.Polling, p.name))
 		switch {
 		case p.stopping && !atOnce:
 		case s.Done() || s == resource.Failed || s == resource.Canceled:

@@ -313,6 +313,9 @@ func (s *story) input(a act, w *world, now time.Time, requests *int, last *resou
 			return nil, false
 		}
 		in.Kind, in.Result = resource.OnResult, &resource.Result{Fence: out, Outcome: a.outcome, Retryable: a.retry}
+		if w.callsBack(in.Result) && a.retry { // by the attempt: it makes no difference
+			in.Result.Fence.Call = 0
+		}
 		if a.attr != "" {
 			in.Result.Attributes = map[string]string{a.attr: "1"}
 		}

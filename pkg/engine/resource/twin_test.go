@@ -53,6 +53,7 @@ type part struct {
 	stopping bool   // the call that is out is to end
 	asleep   bool
 	again    bool // asleep before another attempt; else between polls
+	called   bool // who was asked calls back: asleep, nobody is asked again
 	forgiven int
 	end      resource.Status // how it ended
 	deadline time.Time
@@ -247,6 +248,9 @@ func (m *twin) answer(p *part, in resource.Input) {
 			m.ended(p, resource.Canceled)
 		case !p.asleep || news: // a poll that brings nothing new changes nothing
 			p.out, p.reported, p.asleep, p.wake = false, false, true, in.At.Add(ph.PendingInterval())
+			if p.called {
+				p.wake = time.Time{}
+			}
 		}
 	case resource.OutcomeFailed:
 		switch {
@@ -332,6 +336,11 @@ func (m *twin) goOn(at time.Time) bool {
 
 func (m *twin) handOut(p *part, j *task, at time.Time) {
 	p.out, p.task, p.ran = true, j, true
+	by := m.bp(j).Phase(p.name).Executor
+	if m.row(j).Undo {
+		by = *m.bp(j).Phase(p.name).Undo
+	}
+	p.called = by.Callback
 	if t := m.bp(j).Phase(p.name).Timeout; t > 0 && p.deadline.IsZero() {
 		p.deadline = at.Add(t)
 	}

@@ -202,9 +202,9 @@ func (k *walker) blueprint() *blueprint.Blueprint {
 		if k.chance(40) {
 			ph.Retry.Attempts = 1 + k.r.IntN(2)
 		}
-		ph.Idempotent = k.chance(60)
+		ph.Idempotent, ph.Executor.Callback = k.chance(60), k.chance(25)
 		if k.chance(80) {
-			ph.Undo = &blueprint.Executor{Kind: "plugin"}
+			ph.Undo = &blueprint.Executor{Kind: "plugin", Callback: k.chance(25)}
 		}
 		if auto := k.chance(60); k.chance(30) {
 			ph.AutoDeploy = &auto
@@ -335,6 +335,9 @@ func (k *walker) result() *resource.Result {
 		resource.OutcomeCompleted, resource.OutcomeCompleted, resource.OutcomeCompleted, resource.OutcomeFailed,
 		resource.OutcomePending, resource.OutcomeRunning, resource.OutcomeNotStarted,
 	})
+	if k.w.callsBack(&r) && k.chance(60) {
+		r.Fence.Call = 0
+	}
 	if k.chance(20) {
 		r.Attributes = map[string]string{pick(k.r, []string{"x", "y"}): pick(k.r, []string{"1", "null"})}
 	}

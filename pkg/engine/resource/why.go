@@ -21,6 +21,7 @@ const (
 	ForWorker    ReasonCode = "for_worker"    // handed out; no worker has answered yet
 	AtWork       ReasonCode = "at_work"       // a worker is at it
 	PollAt       ReasonCode = "poll_at"       // sleeps between polls
+	ForCallback  ReasonCode = "for_callback"  // who does it calls back
 	RetryAt      ReasonCode = "retry_at"      // sleeps before an automatic retry
 	BlockedOn    ReasonCode = "blocked_on"    // waits for other phases
 	CancelingFor ReasonCode = "canceling_for" // a canceled call is still out
@@ -126,7 +127,11 @@ func stopped(s *State, flow *job.Ref) Reason {
 	if flow.State == job.Failed {
 		code = PhaseFailed
 	}
-	return Reason{Code: code, Of: flow.ID, Since: flow.EndedAt, Text: text + "; retry it, or start another flow"}
+	next := "; retry it, or start another flow"
+	if s.Parent.Name != "" {
+		next = "; its jobs begin at the root of its tree, " + s.Parent.RootKind + "/" + RootName(s.Name)
+	}
+	return Reason{Code: code, Of: flow.ID, Since: flow.EndedAt, Text: text + next}
 }
 
 func phaseReasons(s *State) []Reason {
@@ -163,9 +168,12 @@ func phaseReasons(s *State) []Reason {
 			r.Code, r.Until, r.Text = AtWork, p.Deadline, "a worker is at phase "+p.Name
 		case Sleeping:
 			r.Until = p.Due
-			if p.Retrying {
+			switch {
+			case p.Retrying:
 				r.Code, r.Text = RetryAt, "phase "+p.Name+" failed and is tried again"
-			} else {
+			case p.Callback:
+				r.Code, r.Until, r.Text = ForCallback, p.Deadline, "phase "+p.Name+" was asked for and waits for the callback"
+			default:
 				r.Code, r.Text = PollAt, "phase "+p.Name+" is pending and is called every "+p.Interval.String()
 				r.Until = p.Deadline
 			}

@@ -28,6 +28,7 @@ type world struct {
 	records    map[string]*job.Record
 	fences     []resource.Fence // every hand-out, oldest first
 	more       bool             // the last step asked to be continued
+	shared     bool             // records are another's too
 	light      bool             // steps are taken once: purity and repetition are looked at elsewhere
 }
 
@@ -93,7 +94,9 @@ func (w *world) step(in resource.Input) (resource.Effects, error) {
 	if w.light {
 		w.checkEffects(before, after, in, fx, blame)
 		w.commit(after, fx)
-		w.checkState(blame)
+		if fx.Event != nil {
+			w.checkState(blame)
+		}
 		return fx, joined(broken)
 	}
 	if !reflect.DeepEqual(before, copied) || !reflect.DeepEqual(in, copiedIn) {
@@ -169,7 +172,11 @@ func (w *world) checkEffects(before, after resource.State, in resource.Input, fx
 		fence = &in.Result.Fence
 	}
 	if fence != nil {
-		if f, out := w.outstanding(fence.Phase); !out || f != *fence {
+		f, out := w.outstanding(fence.Phase)
+		if in.Result != nil && fence.Call == 0 && w.callsBack(in.Result) {
+			f.Call = 0 // it is of the attempt
+		}
+		if !out || f != *fence {
 			blame("an answer with fence %+v counted, where %+v was awaited", *fence, f)
 		}
 	}
@@ -198,6 +205,11 @@ func (w *world) checkEffects(before, after resource.State, in resource.Input, fx
 		case slices.Contains(w.fences, d.Fence):
 			blame("the fence %+v was handed out before", d.Fence)
 		}
+		if n := len(after.Transactions); after.Separate && !slices.ContainsFunc(after.Transactions, func(t resource.Transaction) bool {
+			return t.Phase == d.Fence.Phase && t.Attempt == d.Fence.Attempt && t.JobID == d.Fence.JobID && t.Calls == d.Fence.Call && t.Ended.IsZero()
+		}) {
+			blame("no transaction under way, of %d, is of the hand-out %+v", n, d.Fence)
+		}
 	}
 	for i := range after.Phases {
 		p, was := &after.Phases[i], before.Phase(after.Phases[i].Name)
@@ -214,6 +226,15 @@ func (w *world) commit(after resource.State, fx resource.Effects) {
 	w.more = fx.More
 	if fx.Event == nil {
 		return
+	}
+	if w.shared { // the records of jobs that the state had forgotten have ended: checkRecords
+		shared := w.records
+		w.records, w.shared = make(map[string]*job.Record, len(after.Jobs)), false
+		for i := range w.state.Jobs {
+			if id := w.state.Jobs[i].ID; shared[id] != nil {
+				w.records[id] = shared[id]
+			}
+		}
 	}
 	w.state = after
 	if fx.Event.Dispatch != nil {
@@ -239,6 +260,12 @@ func (w *world) checkRecords(blame func(string, ...any)) {
 			blame("job %s is %s, its record %s", id, ref.State, r.State)
 		}
 	}
+}
+
+// callsBack reports whether a result may be that of an attempt, without its call.
+func (w *world) callsBack(r *resource.Result) bool {
+	p := w.state.Phase(r.Fence.Phase)
+	return p != nil && p.Callback && (r.Outcome == resource.OutcomeCompleted || r.Outcome == resource.OutcomeFailed || r.Outcome == resource.OutcomePending)
 }
 
 // fence of the hand-out that an answer is awaited for; false: none is.
@@ -294,6 +321,15 @@ func (w *world) fair(at time.Time, n int) resource.Input {
 	return in
 }
 
+// fork is a light copy that goes its own way. States are values, and what else it has is copied when it changes.
+func (w *world) fork() *world {
+	c := *w
+	c.light, c.shared = true, true
+	c.fences = w.fences[max(0, len(w.fences)-8):]
+	c.fences = c.fences[:len(c.fences):len(c.fences)]
+	return &c
+}
+
 func copyInput(in resource.Input) resource.Input {
 	in.Polling = slices.Clone(in.Polling)
 	if in.Command != nil {
@@ -315,7 +351,7 @@ func copyInput(in resource.Input) resource.Input {
 
 func deepCopy(s resource.State) resource.State {
 	s.Labels, s.Attributes = maps.Clone(s.Labels), maps.Clone(s.Attributes)
-	s.Phases, s.Jobs = slices.Clone(s.Phases), slices.Clone(s.Jobs)
+	s.Phases, s.Jobs, s.Transactions = slices.Clone(s.Phases), slices.Clone(s.Jobs), slices.Clone(s.Transactions)
 	for i := range s.Phases {
 		s.Phases[i].Data, s.Phases[i].Outputs = maps.Clone(s.Phases[i].Data), maps.Clone(s.Phases[i].Outputs)
 	}

@@ -80,7 +80,7 @@ func (o *Observation) overdue(p *resource.PhaseRun) bool {
 	case p.Retrying:
 		return o.past(p.Due)
 	}
-	return o.past(p.Due.Add(o.Grace)) && o.drained(p.Name)
+	return !p.Due.IsZero() && o.past(p.Due.Add(o.Grace)) && o.drained(p.Name)
 }
 
 // lost reports whether a call is out, and nowhere.

@@ -23,6 +23,7 @@ type Line struct {
 	At     time.Time `json:"at"`
 	Begin  bool      `json:"begin,omitempty"`
 	Parent int       `json:"parent,omitempty"` // process that started the worker
+	Item   string    `json:"item,omitempty"`   // resource, by its name in the tree
 	Ran
 }
 

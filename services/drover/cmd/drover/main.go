@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/bus/jetstream"
 	"github.com/droverproject/drover/services/drover/internal/bench"
 	"github.com/droverproject/drover/services/drover/internal/cli"
@@ -45,8 +46,13 @@ func run() int {
 }
 
 func connect(ctx context.Context, c cli.Connection) (cli.Bus, error) {
+	inbox := ""
+	if c.Role != "" {
+		inbox = bus.InboxPrefix(c.Role)
+	}
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		URL: c.Server, Context: c.Context, CredentialsFile: c.Creds, Name: "drover-cli",
+		InboxPrefix: inbox,
+		URL:         c.Server, Context: c.Context, CredentialsFile: c.Creds, Name: "drover-cli",
 		Partitions: c.Partitions, Replicas: c.Replicas, Sync: c.Sync,
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,7 +144,7 @@ func measure(ctx context.Context, o Options, sync string, size int) (f Figure, e
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	say("starting")
-	fleet, err := startFleet(ctx, dir, sync, size, o.Apart)
+	fleet, err := startFleet(ctx, dir, sync, o.Apart, roleWorker, strconv.Itoa(size))
 	if err != nil {
 		return f, err
 	}

@@ -32,6 +32,7 @@ const (
 	roleServer   = "server"
 	roleServices = "services"
 	roleWorker   = "worker"
+	roleDeployer = "deployer" // the worker of trees
 )
 
 // EnvRole tells a process of this program that it is one of a benchmark's; Child then is its whole life.
@@ -44,9 +45,13 @@ type fleet struct {
 	pipes     map[string]io.Closer // closing them ends the processes
 }
 
-// startFleet starts server, services and worker, in this order.
-func startFleet(ctx context.Context, dir, sync string, size int, apart bool) (*fleet, error) {
-	f := &fleet{processes: map[string]*exec.Cmd{}, pipes: map[string]io.Closer{}}
+func newFleet() *fleet {
+	return &fleet{processes: map[string]*exec.Cmd{}, pipes: map[string]io.Closer{}}
+}
+
+// startFleet starts server, services and a worker, in this order.
+func startFleet(ctx context.Context, dir, sync string, apart bool, worker string, args ...string) (*fleet, error) {
+	f := newFleet()
 	first := roleUp
 	if apart {
 		first = roleServer
@@ -57,7 +62,7 @@ func startFleet(ctx context.Context, dir, sync string, size int, apart bool) (*f
 		_, err = f.start(ctx, roleServices, url, sync)
 	}
 	if err == nil {
-		_, err = f.start(ctx, roleWorker, url, strconv.Itoa(size))
+		_, err = f.start(ctx, worker, append([]string{url}, args...)...)
 	}
 	if err != nil {
 		f.stop()
@@ -110,7 +115,7 @@ func (f *fleet) start(ctx context.Context, role string, args ...string) (string,
 
 // stop ends the processes, the last one first, and waits for each.
 func (f *fleet) stop() {
-	for _, role := range []string{roleWorker, roleServices, roleServer, roleUp} {
+	for _, role := range []string{roleWorker, roleDeployer, roleServices, roleServer, roleUp, roleMachines} {
 		cmd := f.processes[role]
 		if cmd == nil {
 			continue
@@ -181,12 +186,16 @@ func Child(role string, args []string) int {
 		switch role {
 		case roleUp:
 			err = childUp(ctx, args)
+		case roleMachines:
+			err = childMachines(ctx, args)
 		case roleServer:
 			err = childServer(ctx, args)
 		case roleServices:
 			err = childServices(ctx, args)
 		case roleWorker:
 			err = childWorker(ctx, args)
+		case roleDeployer:
+			err = childDeployer(ctx, args)
 		default:
 			err = fmt.Errorf("unknown role %q", role)
 		}
@@ -232,10 +241,19 @@ func childServices(ctx context.Context, args []string) error {
 	return runServices(ctx, jetstream.Options{URL: args[0], Partitions: partitions, Sync: args[1]}, "ready")
 }
 
+// named is one more service.
+type named struct {
+	name string
+	run  func(context.Context, *host.Host, bus.Bus) error
+}
+
 // runServices runs them until ctx ends, and prints a line when the streams are there.
-func runServices(ctx context.Context, o jetstream.Options, line string) error {
+func runServices(ctx context.Context, o jetstream.Options, line string, more ...named) error {
 	services := map[string]func(context.Context, *host.Host, bus.Bus) error{
 		"intake": intake.Run, "orchestrator": orchestrator.Run, "lifecycle": lifecycle.Run, "notifier": notifier.Run,
+	}
+	for _, s := range more {
+		services[s.name] = s.run
 	}
 	var wg sync.WaitGroup
 	errs := make(chan error, len(services))
@@ -290,24 +308,37 @@ func childWorker(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	pad := strings.Repeat("x", size)
+	return work(ctx, args[:1], kind, append(append([]string{}, there...), back...), func(phase string, batch *plugin.Batch, r *plugin.Resource) error {
+		if phase == there[0] {
+			if err := r.SetAttribute("pad", pad); err != nil {
+				return err
+			}
+		}
+		batch.Completed(r)
+		return nil
+	})
+}
+
+// work serves phases of a kind until ctx ends.
+func work(ctx context.Context, args []string, kind string, phases []string, each func(phase string, batch *plugin.Batch, r *plugin.Resource) error) error {
+	if len(args) != 1 {
+		return errors.New("a URL is needed")
+	}
 	b, err := jetstream.Connect(ctx, jetstream.Options{URL: args[0], Name: "worker"})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = b.Close() }()
 	fmt.Println("ready")
-	pad := strings.Repeat("x", size)
 	var wg sync.WaitGroup
-	for _, phase := range append(append([]string{}, there...), back...) {
+	for _, phase := range phases {
 		wg.Go(func() {
 			_ = plugin.Serve(ctx, b, bus.Phase{Project: project, Kind: kind, Phase: phase}, plugin.Options{}, func(_ context.Context, batch *plugin.Batch) error {
 				for _, r := range batch.Resources() {
-					if phase == there[0] {
-						if err := r.SetAttribute("pad", pad); err != nil {
-							return err
-						}
+					if err := each(phase, batch, r); err != nil {
+						return err
 					}
-					batch.Completed(r)
 				}
 				return nil
 			})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/droverproject/drover/pkg/engine/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
@@ -123,12 +124,21 @@ func (a *App) readManifests(files []string, recursive bool) ([]document, error) 
 	return r.documents, nil
 }
 
-// rank orders blueprints before what they define.
+// rank orders blueprints before what they define, machines behind the workflows that they are given, and what checks are made
+// of before what stands on it.
 func rank(d *document) int {
-	if d.blueprint() {
+	switch kind := d.Manifest.Kind; {
+	case d.blueprint():
 		return 0
+	case kind == resource.MachineKind:
+		return 2
+	case kind == check.CheckConfiguration:
+		return 3 + check.DepthMax
+	case check.HasInstances(kind) || kind == check.Bucket || kind == check.Repository:
+		return 2 + strings.Count(d.Manifest.Name, "/")
+	default:
+		return 1
 	}
-	return 1
 }
 
 func (r *manifestReader) mistake(format string, args ...any) {
@@ -240,21 +250,25 @@ func walkManifests(folder string, recursive bool, add func(path string) error) e
 	})
 }
 
-// apply sends the blueprints and then the rest, of which each is judged by the blueprint that is there then.
+// apply sends the blueprints and then the rest, of which each is judged by the blueprint that is there then; what checks are
+// made of goes from the root to the leaves, and configurations last. Machines come behind the definitions that their task lists
+// are made of.
 func (a *App) apply(ctx context.Context, documents []document, flags sendFlags) error {
 	orders := make([]order, len(documents))
-	blueprints := 0
+	var groups [][]order // of one rank each; documents are in their order
+	begin := 0
 	for i := range documents {
 		d := &documents[i]
 		m := d.Manifest
 		orders[i] = order{
 			target: d.target(), verb: resource.VerbApply, body: wire.Command{Manifest: &m}, project: d.project(a), place: d.place,
 		}
-		if d.blueprint() {
-			blueprints++
+		if i+1 == len(documents) || rank(&documents[i+1]) != rank(d) {
+			groups = append(groups, orders[begin:i+1])
+			begin = i + 1
 		}
 	}
-	return a.carryOut(ctx, [][]order{orders[:blueprints], orders[blueprints:]}, flags, len(orders) == 1)
+	return a.carryOut(ctx, groups, flags, len(orders) == 1)
 }
 
 func (a *App) printDryRun(documents []document) error {

@@ -33,14 +33,7 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 				return err
 			}
 			report.Version = host.Version()
-			if a.output == "json" {
-				body, err := json.MarshalIndent(report, "", "  ")
-				if err != nil {
-					return err
-				}
-				return a.printf("%s\n", body)
-			}
-			return a.printf("%s", benchText(report))
+			return a.printReport(report, func() string { return benchText(report) })
 		},
 	}
 	f := c.Flags()
@@ -52,7 +45,20 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 	f.IntVar(&o.Idle, "idle", 300, "jobs of one idle resource that are timed")
 	f.BoolVar(&o.Apart, "apart", false, "run server and services as processes of their own, as on a cluster")
 	f.StringVar(&o.Dir, "dir", "", "folder on the disk to measure (default the system's temporary folder)")
+	c.AddCommand(newBenchTrees(a), newBenchMachines(a))
 	return c
+}
+
+// printReport prints what was measured: as JSON where that was asked for, and else as text.
+func (a *App) printReport(report any, text func() string) error {
+	if a.output == "json" {
+		body, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		return a.printf("%s\n", body)
+	}
+	return a.printf("%s", text())
 }
 
 // benchText is the report as a table, one column a combination.

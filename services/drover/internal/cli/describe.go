@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -28,17 +29,22 @@ func newDescribe(a *App) *cobra.Command {
 		Use:     "describe KIND/NAME...",
 		Aliases: []string{"desc"},
 		Short:   "Show one resource in full, ending with why it is where it is",
-		Long: `Show a resource: its phases, jobs, attributes, labels, spec and last events, and at the end why it is where it is:
-what it waits for, since when, and who can change that.`,
+		Long: `Show a resource: its phases, jobs, children, attributes, labels, spec and last events, and at the end why it is where
+it is: what it waits for, since when, and who can change that. Of its children those are shown that are not done, what
+failed first.`,
 		Example: `  drover describe node/web-1
   drover describe node web-1 web-2
   drover describe blueprint/node
+  drover describe instance/0003c0de-0000-4000-8000-000000000000
   drover describe node/web-1 -o json | jq .why`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeTargets,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
 			ctx, cancel := a.bounded(ctx, RequestTimeout)
 			defer cancel()
+			if isMachine(strings.SplitN(args[0], "/", 2)[0]) {
+				return a.describeMachines(ctx, args)
+			}
 			targets, err := namedTargets(args)
 			if err != nil {
 				return err
@@ -59,6 +65,14 @@ func (a *App) describe(ctx context.Context, b Bus, targets []target) error {
 	var items []item
 	var texts []func(io.Writer) error
 	for _, t := range targets {
+		if isInstance(t.kind) {
+			it, write, err := a.describeInstance(ctx, b, t.name)
+			if err != nil {
+				return err
+			}
+			items, texts = append(items, it), append(texts, write)
+			continue
+		}
 		if t.kind == kindBlueprint {
 			p, err := getBlueprint(ctx, b, a.project, t.name)
 			if err != nil {
@@ -96,6 +110,9 @@ type description struct {
 	spec    string // JSON; empty where it could not be read
 	why     []resource.Reason
 	history []entry
+	// children are those that are not done, what failed first.
+	children  []entry
+	partition int // of its tree
 }
 
 func readDescription(ctx context.Context, b Bus, project string, t target) (*description, error) {
@@ -103,7 +120,7 @@ func readDescription(ctx context.Context, b Bus, project string, t target) (*des
 	if err != nil {
 		return nil, err
 	}
-	d := &description{entry: e, why: resource.Why(&e.State)}
+	d := &description{entry: e, why: resource.Why(&e.State), partition: bus.PartitionOf(project, t.kind, t.name, b.Partitions())}
 	spec := t.entity(project)
 	spec.Family = bus.Spec
 	switch stored, err := b.Get(ctx, spec); {
@@ -117,6 +134,9 @@ func readDescription(ctx context.Context, b Bus, project string, t target) (*des
 		}
 	case !errors.Is(err, bus.ErrNotFound) && !errors.Is(err, bus.ErrDenied):
 		return nil, fmt.Errorf("spec of %s: %w", t, err)
+	}
+	if d.children, err = readChildren(ctx, b, project, &e.State); err != nil {
+		return nil, err
 	}
 	d.history, err = readHistory(ctx, b, project, t)
 	if err != nil && !errors.Is(err, bus.ErrDenied) {
@@ -191,10 +211,12 @@ func (a *App) writeDescription(w io.Writer, d *description) error {
 	a.writeIdentity(s, d)
 	a.writePhases(s, &d.State)
 	a.writeJobs(s, &d.State)
+	a.writeChildren(s, d)
+	a.writeTransactions(s, d)
 	writeValues(s, "Attributes", d.State.Attributes)
 	if d.spec != "" && d.spec != "{}" {
 		s.heading("Spec")
-		s.json(d.spec)
+		s.json(d.spec, specLinesShown)
 	}
 	if len(d.history) > 0 {
 		s.heading("Last events")
@@ -206,13 +228,20 @@ func (a *App) writeDescription(w io.Writer, d *description) error {
 	return s.err
 }
 
-func (s *sheet) json(body string) {
+// json shows a document, at most so many lines of it.
+func (s *sheet) json(body string, most int) {
 	text, err := render.YAML([]byte(body))
 	if err != nil && s.err == nil {
 		s.err = err
 	}
+	n := 0
 	for line := range strings.Lines(string(text)) {
-		s.line("  %s", strings.TrimSuffix(line, "\n"))
+		if n++; n <= most {
+			s.line("  %s", strings.TrimSuffix(line, "\n"))
+		}
+	}
+	if n > most {
+		s.line("  ... %d more lines, with -o yaml", n-most)
 	}
 }
 
@@ -310,6 +339,32 @@ func (a *App) writeJobs(s *sheet, r *resource.State) {
 	s.table(t, "  ")
 }
 
+// writeTransactions shows the last attempts of phases that walk by themselves, under the ids that those were told who carried
+// them out.
+func (a *App) writeTransactions(s *sheet, d *description) {
+	r := &d.State
+	if len(r.Transactions) == 0 {
+		return
+	}
+	s.heading("Transactions")
+	now := a.Now()
+	t := render.NewTable("TRANSACTION", "PHASE", "ATTEMPT", "VERB", "OUTCOME", "CALLS", "BEGAN", "TOOK")
+	for i := range r.Transactions {
+		tr := &r.Transactions[i]
+		id := wire.TransactionID(d.partition, resource.Fence{UID: r.UID, JobID: tr.JobID, Phase: tr.Phase, Attempt: tr.Attempt})
+		outcome, end := "under way", now
+		if !tr.Ended.IsZero() {
+			outcome, end = a.paintStatus(tr.Outcome), tr.Ended
+		}
+		if tr.Outcome == resource.Sleeping {
+			outcome = "failed, tried again"
+		}
+		t.Row(id, render.Text(tr.Phase), fmt.Sprint(tr.Attempt), render.Text(tr.Verb), outcome, fmt.Sprint(tr.Calls),
+			render.Age(now, tr.Began)+" ago", render.Span(end.Sub(tr.Began)))
+	}
+	s.table(t, "  ")
+}
+
 func writeValues(s *sheet, title string, values map[string]string) {
 	if len(values) == 0 {
 		return
@@ -355,7 +410,11 @@ func (a *App) writeWhy(s *sheet, d *description) {
 		}
 	}
 	if d.State.PhaseFailed {
-		s.line("  %s drover logs %s; once it is mended: drover retry %s --wait", a.paint.Dim("next:"), name, name)
+		root := name
+		if p := &d.State.Parent; p.Name != "" { // its jobs begin there
+			root = render.Text(p.RootKind + "/" + resource.RootName(d.State.Name))
+		}
+		s.line("  %s drover logs %s; once it is mended: drover retry %s --wait", a.paint.Dim("next:"), name, root)
 	}
 }
 
@@ -399,7 +458,7 @@ func (a *App) writeBlueprint(w io.Writer, p *blueprintEntry) error {
 	}
 	s.table(phases, "  ")
 	s.heading("Spec")
-	s.json(p.JSON)
+	s.json(p.JSON, math.MaxInt)
 	return s.err
 }
 

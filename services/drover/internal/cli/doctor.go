@@ -327,13 +327,12 @@ func (a *App) checkReading(ctx context.Context, b Bus, missing []string) []verdi
 	defer cancel()
 	verdicts := make([]verdict, 0, len(bus.Families()))
 	for _, f := range bus.Families() {
-		e := bus.Entity{Family: f, Project: a.project, Name: "doctor"}
-		switch f {
-		case bus.Blueprint:
-			e.Kind, e.Name = "doctor", ""
-		case bus.Resource, bus.Spec:
+		e := bus.Entity{Family: f, Project: a.project}
+		if f.HasKind() {
 			e.Kind = "doctor"
-		case bus.Job:
+		}
+		if f.HasName() {
+			e.Name = "doctor"
 		}
 		check := "read " + f.Bucket()
 		if slices.Contains(missing, "KV_"+f.Bucket()) {

@@ -50,13 +50,13 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 	r := drover(t, a, "doctor", "--data", t.TempDir())
 	require.Equal(t, ExitUnreachable, r.code, "not permitted is the worst of it")
 	for _, want := range []string{
-		"server                   failed    nats-server 2.12.4",
-		"jetstream                failed    API level 2",
-		"stream EVENTS            warning   max_msgs_per_subject is 1, and should be 8",
-		"stream WORK              failed    retention is nothing, and should be workqueue",
-		"read drover_resources    ok ",
-		"read drover_jobs         failed    the server's permissions forbid it",
-		"ask                      ok        intake answers in ",
+		"server                    failed    nats-server 2.12.4",
+		"jetstream                 failed    API level 2",
+		"stream EVENTS             warning   max_msgs_per_subject is 1, and should be 8",
+		"stream WORK               failed    retention is nothing, and should be workqueue",
+		"read drover_resources     ok ",
+		"read drover_jobs          failed    the server's permissions forbid it",
+		"ask                       ok        intake answers in ",
 	} {
 		require.Contains(t, r.out, want)
 	}
@@ -81,10 +81,10 @@ func TestDoctorFindsWhatIsMissing(t *testing.T) {
 	r := drover(t, a, "doctor", "--data", t.TempDir())
 	require.Equal(t, ExitError, r.code)
 	for _, want := range []string{
-		"streams                  failed    not there: KV_drover_jobs, TIMERS schedule sweep\n",
-		"read drover_resources    ok        this user",
-		"read drover_jobs         unknown   the bucket is not there\n",
-		"ask                      unknown   not asked: ",
+		"streams                   failed    not there: KV_drover_jobs, TIMERS schedule sweep\n",
+		"read drover_resources     ok        this user",
+		"read drover_jobs          unknown   the bucket is not there\n",
+		"ask                       unknown   not asked: ",
 	} {
 		require.Contains(t, r.out, want)
 	}

@@ -56,7 +56,7 @@ told on stderr; the bucket still has the state, and ` + "`drover history`" + ` w
 			for _, name := range families {
 				family := bus.Family(name)
 				if !slices.Contains(eventFamilies, family) {
-					return usage("--family: %q is none of resource, job, blueprint", name)
+					return usage("--family: %q is none of %s", name, strings.Join(familyNames(), ", "))
 				}
 				f.families = append(f.families, family)
 			}
@@ -67,9 +67,9 @@ told on stderr; the bucket still has the state, and ` + "`drover history`" + ` w
 		}),
 	}
 	cmd.Flags().BoolVarP(&followFeed, "follow", "f", false, "go on with what happens from now")
-	cmd.Flags().StringSliceVar(&families, "family", []string{"resource"}, "resource, job, blueprint; several by commas")
+	cmd.Flags().StringSliceVar(&families, "family", []string{"resource"}, strings.Join(familyNames(), ", ")+"; several by commas")
 	cmd.Flags().IntVar(&tail, "tail", -1, fmt.Sprintf("only the newest so many of what there is; -1: all (default %d with -f)", tailDefault))
-	_ = cmd.RegisterFlagCompletionFunc("family", cobra.FixedCompletions([]string{"resource", "job", "blueprint"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("family", cobra.FixedCompletions(familyNames(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if followFeed && !cmd.Flags().Changed("tail") {
 			tail = tailDefault
@@ -80,7 +80,16 @@ told on stderr; the bucket still has the state, and ` + "`drover history`" + ` w
 }
 
 // eventFamilies are what `events` shows; specs are data, not transitions.
-var eventFamilies = []bus.Family{bus.Resource, bus.Job, bus.Blueprint}
+var eventFamilies = []bus.Family{bus.Resource, bus.Job, bus.Blueprint, bus.PhaseRecord, bus.Machine, bus.TaskRun, bus.Check, bus.Instance, bus.Deployment}
+
+// familyNames are those on the command line.
+func familyNames() []string {
+	names := make([]string, len(eventFamilies))
+	for i, f := range eventFamilies {
+		names[i] = string(f)
+	}
+	return names
+}
 
 // life is what was last seen of an entity: revisions are contiguous within one uid.
 type life struct {
@@ -110,10 +119,10 @@ func (f *feed) run(ctx context.Context) error {
 	if f.follow { // before the present ones are read, so that nothing falls between
 		for _, family := range f.families {
 			kind, name := f.kind, f.name
-			if family == bus.Job {
-				kind, name = "", "" // the feed's subject has only the job's id
+			if !family.HasKind() {
+				kind, name = "", "" // the feed's subject has only the entity's own id
 			}
-			if family == bus.Blueprint {
+			if !family.HasName() {
 				name = ""
 			}
 			stop, err := b.Follow(family, f.app.project, kind, name, func(s bus.Stored) {
@@ -174,7 +183,7 @@ func (f *feed) present(ctx context.Context, b Bus) error {
 			continue
 		}
 		kind := f.kind
-		if family == bus.Job {
+		if !family.HasKind() {
 			kind = ""
 		}
 		err := b.List(ctx, family, f.app.project, kind, func(s bus.Stored) error {
@@ -271,7 +280,57 @@ func (f *feed) decode(s bus.Stored) (*eventLine, error) {
 			at: e.At, what: "blueprint/" + e.Kind, transition: "→ " + to, cause: "digest " + render.Text(e.Digest),
 			life: life{uid: e.Kind, revision: e.Generation},
 		}, nil
-	case bus.Spec: // data, not a transition
+	case bus.Machine:
+		e, err := wire.DecodeMachine(s.Body)
+		if err != nil {
+			return nil, fmt.Errorf("decode machine %s: %w", s.Entity.Name, err)
+		}
+		if f.kind != "" && !isMachine(f.kind) || f.name != "" && e.State.Name != f.name {
+			return nil, nil
+		}
+		cause := e.Cause + ", at " + fmt.Sprint(e.State.CurrentTask)
+		if task := taskOf(&e.State); task != "" {
+			cause += " (" + task + ")"
+		}
+		return &eventLine{
+			at: e.At, what: "machine/" + e.State.Name, transition: transition(e.From, e.State.Condition().String()), cause: render.Text(cause),
+			job: e.State.CurrentJob, life: life{uid: e.State.UUID, revision: e.State.Revision},
+		}, nil
+	case bus.TaskRun:
+		e, err := wire.DecodeTaskRun(s.Body)
+		if err != nil {
+			return nil, fmt.Errorf("decode task run %s: %w", s.Entity.Name, err)
+		}
+		if f.kind != "" && !isMachine(f.kind) || f.name != "" && e.Run.Machine.Name != f.name {
+			return nil, nil
+		}
+		cause := e.Run.Task + " on machine/" + e.Run.Machine.Name
+		if e.Run.Message != "" {
+			cause += ": " + e.Run.Message
+		}
+		return &eventLine{
+			at: e.At, what: "taskrun/" + e.Run.ID, transition: transition(e.From.String(), e.Run.State.String()), cause: render.Text(cause),
+			life: life{uid: e.Run.ID, revision: e.Run.Revision},
+		}, nil
+	case bus.PhaseRecord:
+		e, err := wire.DecodePhase(s.Body)
+		if err != nil {
+			return nil, fmt.Errorf("decode the record of phase %s: %w", s.Entity.Name, err)
+		}
+		if f.name != "" && e.State.Phase != f.name {
+			return nil, nil
+		}
+		cause := "held by nobody"
+		if p := (phaseEntry{record: e.State}); len(p.holders()) > 0 {
+			cause = "held by " + render.Text(strings.Join(p.holders(), ","))
+		}
+		return &eventLine{
+			at: e.At, what: "phase/" + e.State.Kind + "/" + e.State.Phase, transition: transition(e.From.String(), e.State.Activity.String()),
+			cause: cause, life: life{uid: e.State.Phase, revision: e.State.Revision},
+		}, nil
+	case bus.Check, bus.Instance, bus.Deployment:
+		return checkEvent(s)
+	default: // a spec is data, not a transition
 	}
 	return nil, nil
 }

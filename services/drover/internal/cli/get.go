@@ -21,10 +21,11 @@ func newGet(a *App) *cobra.Command {
 		Aliases: []string{"list", "ls"},
 		Short:   "Show where resources stand",
 		Long: `Show resources: all of the project, those of kinds, or some by name. "blueprints" are the kinds that there are,
-and "jobs" are the jobs.
+"jobs" are the jobs, "machines" the machines that agents drive, "instances" the check instances, and "checks" what these are
+made of.
 
 PHASES names the phases that keep a resource in its state, or, where each phase walks by itself (a service), the state
-of each. JOB is what it is at, or was last, and how many jobs wait behind it. GENERATION counts changes of the spec;
+of each. CHILDREN is shown where any has some. JOB is what it is at, or was last, and how many jobs wait behind it. GENERATION counts changes of the spec;
 OBSERVED is the one that was last carried out to the end.`,
 		Example: `  drover get                           everything
   drover get node
@@ -43,6 +44,19 @@ OBSERVED is the one that was last carried out to the end.`,
 			}
 			if len(args) > 0 && isBlueprint(strings.SplitN(args[0], "/", 2)[0]) {
 				return a.getBlueprints(ctx, args, sel)
+			}
+			if len(args) > 0 {
+				switch kind := strings.SplitN(args[0], "/", 2)[0]; {
+				case isMachine(kind):
+					if !sel.Empty() {
+						return usage("machines have no labels that --selector could match")
+					}
+					return a.getMachines(ctx, args)
+				case isInstance(kind) && sel.Empty():
+					return a.getInstances(ctx, args)
+				case isCheck(kind) && sel.Empty():
+					return a.getChecks(ctx, args)
+				}
 			}
 			return a.getResources(ctx, args, sel)
 		}),

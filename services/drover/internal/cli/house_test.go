@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -339,4 +340,45 @@ func TestAcceptedIsSeen(t *testing.T) {
 	for e, reads := range l.seen {
 		require.GreaterOrEqual(t, reads, 5, "%v", e)
 	}
+}
+
+// TestHousePhases: what a phase does is seen while it does it, and who holds it.
+func TestHousePhases(t *testing.T) {
+	t.Parallel()
+	a := houseApp(house(t))
+	mended := write(t, "x", "") + ".mended"
+	hold := mended + ".hold"
+	require.Equal(t, ExitOK, drover(t, a, "apply", "-f", write(t, "boxes.yaml", fmt.Sprintf(boxes, mended)), "--wait", "--timeout", "20s").code)
+	require.Equal(t, ExitOK, drover(t, a, "start", "box/good", "--wait", "--timeout", "20s").code)
+	require.NoError(t, os.WriteFile(hold, nil, 0o600))
+	require.Equal(t, ExitOK, drover(t, a, "terminate", "box/good").code)
+	var phases []phaseReport
+	require.Eventually(t, func() bool {
+		r := drover(t, a, "phases", "-o", "json")
+		require.Equal(t, ExitOK, r.code, r.err)
+		require.NoError(t, json.Unmarshal([]byte(r.out), &phases))
+		return len(phases) == 2 && phases[1].Activity == "Running" && len(phases[1].In["Running"]) == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Equal(t, "box/hold", phases[1].Phase)
+	require.Equal(t, []string{"good"}, phases[1].In["Running"])
+	require.Len(t, phases[1].Holders, 1)
+	require.Zero(t, phases[1].Calls, "a script is called for each resource by itself")
+	r := drover(t, a, "phases", "box/hold")
+	for _, want := range []string{"Calls at a time   any number", "resources: 1", "Running   1       good"} {
+		require.Contains(t, r.out, want)
+	}
+	r = drover(t, a, "phases", "box")
+	require.Contains(t, r.out, "box/make")
+	require.NoError(t, os.Remove(hold))
+	require.Eventually(t, func() bool {
+		return strings.Contains(drover(t, a, "events", "--family", "phase").out, "phase/box/hold")
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		r := drover(t, a, "phases", "box/hold", "-o", "json")
+		var one phaseReport
+		require.NoError(t, json.Unmarshal([]byte(r.out), &one))
+		return one.Activity == "Inactive" && one.Counts.Completed == 1 && len(one.In) == 0
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Equal(t, ExitNotFound, drover(t, a, "phases", "box/none").code)
+	require.Equal(t, ExitNotFound, drover(t, a, "phases", "none").code)
 }

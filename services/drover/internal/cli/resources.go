@@ -24,6 +24,10 @@ const phasesColumns = 48
 // resourceTable shows where resources stand.
 func (a *App) resourceTable(entries []entry) *render.Table {
 	header := []string{"NAME", "STATE", "TARGET", "PHASES", "JOB", "AGE"}
+	parents := slices.ContainsFunc(entries, func(e entry) bool { return childrenText(&e.State) != "" })
+	if parents {
+		header = slices.Insert(header, 4, "CHILDREN")
+	}
 	if a.wide() {
 		header = append(header, "JOB ID", "REVISION", "GENERATION", "OBSERVED", "UPDATED", "LABELS")
 	}
@@ -39,6 +43,9 @@ func (a *App) resourceTable(entries []entry) *render.Table {
 		row := []string{
 			render.Text(s.Kind + "/" + s.Name), a.stateText(s), targetText(s), a.paintPhases(s, phases), verb,
 			render.Age(now, s.CreatedAt),
+		}
+		if parents {
+			row = slices.Insert(row, 4, childrenText(s))
 		}
 		if a.wide() {
 			row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), observedText(s),

@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/pflag"
+
+	"github.com/droverproject/drover/pkg/bus"
 )
 
 // Connection is how to reach the server.
@@ -20,8 +22,9 @@ type Connection struct {
 	Creds   string // path of a credentials file; empty: none, or the context's
 	Context string // name of a context of the nats CLI; empty: none
 
-	Partitions, Replicas int    // of a system that setup makes; 0: the defaults
-	Sync                 string // the server's sync_interval, always or default, for setup to note; empty: as noted
+	Partitions, Replicas int         // of a system that setup makes; 0: the defaults
+	Role                 bus.Service // whose replies it awaits (bus.InboxPrefix); empty: the context's, or no role's
+	Sync                 string      // the server's sync_interval, always or default, for setup to note; empty: as noted
 }
 
 // Address is what to call it in messages.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/check"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/engine/selection"
@@ -60,7 +61,7 @@ func (o *outcome) shown(ctx context.Context, b Bus) bool {
 	if o.target.kind == kindBlueprint {
 		return o.blueprintShown(ctx, b)
 	}
-	if o.target.name == selection.Name {
+	if o.target.name == selection.Name || check.IsKind(o.target.kind) {
 		_, err := b.Get(ctx, follow.JobEntity(o.Project, o.JobID))
 		return !errors.Is(err, bus.ErrNotFound)
 	}

@@ -11,6 +11,15 @@ import (
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
+// Fail answers with an error in the form of every error here. It is for what is served beside (Options.Doors).
+func Fail(w http.ResponseWriter, status int, code, message string) { fail(w, status, code, message) }
+
+// Invalid answers 400 and names the field.
+func Invalid(w http.ResponseWriter, field, reason string) { invalid(w, field, reason) }
+
+// Respond answers with JSON. What cannot be written as JSON panics.
+func Respond(w http.ResponseWriter, status int, v any) { respond(w, status, v) }
+
 // problem is every answer that is an error, in the form of a refused command (contract.md).
 type problem struct {
 	Code       string      `json:"code"`

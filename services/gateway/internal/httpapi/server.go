@@ -58,18 +58,33 @@ type Options struct {
 	Version string
 	// Hosts are names by which the server may be called, beside localhost and IP addresses.
 	Hosts []string
+	// Routes are paths of other systems' APIs, which are served beside Drover's own.
+	Routes []Route
+	// Doors serve the paths of other systems' APIs, whatever their form.
+	Doors []Door
 	// Local says that the server listens on loopback: then no other names are taken.
 	Local bool
 }
 
+// Door is the API of another system that is spoken here. It comes before the routes of httpapi, behind its guard.
+type Door interface {
+	http.Handler
+	// Serves reports whether a request is for it, and under which route it is counted: one of a closed set.
+	Serves(r *http.Request) (route string, ok bool)
+	// Routes says what is served, for people: method, path, what.
+	Routes() []Route
+}
+
 // Server serves HTTP. Make one with New.
 type Server struct {
+	doors   []Door
 	bus     Bus
 	log     *zap.Logger
 	metrics *metrics
 	version string
 	hosts   map[string]bool
 	local   bool
+	more    []Route       // beside its own
 	places  chan struct{} // one for each request under way
 	handler http.Handler
 }
@@ -81,13 +96,13 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	s := &Server{
-		bus: o.Bus, log: o.Log, metrics: m, version: o.Version, local: o.Local,
+		more: o.Routes, doors: o.Doors, bus: o.Bus, log: o.Log, metrics: m, version: o.Version, local: o.Local,
 		hosts: map[string]bool{"localhost": true}, places: make(chan struct{}, RequestsMax),
 	}
 	for _, name := range o.Hosts {
 		s.hosts[hostKey(name)] = true
 	}
-	s.handler = s.guard(s.routes())
+	s.handler = s.guard(s.dispatch(s.routes()))
 	return s, nil
 }
 

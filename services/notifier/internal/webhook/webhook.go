@@ -46,6 +46,8 @@ const (
 var (
 	// ErrRefused: the receiver answered that it does not want this, now or later.
 	ErrRefused = errors.New("the receiver refuses it")
+	// ErrStatus: the receiver answered, and not with success.
+	ErrStatus = errors.New("the answer is no success")
 	// ErrSecret: a secret that the listener names is not to be had.
 	ErrSecret = errors.New("secret not available")
 	// ErrAddress: the address is one that is not called.
@@ -60,7 +62,10 @@ type Client struct {
 }
 
 // New returns a Client that finds secrets as files in the folder secrets (empty: there are none) and calls itself agent.
-func New(secrets, agent string) *Client {
+func New(secrets, agent string) *Client { return NewFor(secrets, agent, connsPerHostMax) }
+
+// NewFor is New with so many calls to one host at once.
+func NewFor(secrets, agent string, connsPerHost int) *Client {
 	dialer := &net.Dialer{Timeout: CallTimeout, Control: control}
 	return &Client{
 		secrets: secrets, agent: agent,
@@ -69,7 +74,7 @@ func New(secrets, agent string) *Client {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, TLSHandshakeTimeout: CallTimeout, ForceAttemptHTTP2: true,
-				MaxConnsPerHost: connsPerHostMax, MaxIdleConns: idleConnsMax, MaxIdleConnsPerHost: 2,
+				MaxConnsPerHost: connsPerHost, MaxIdleConns: idleConnsMax, MaxIdleConnsPerHost: max(2, connsPerHost/4),
 				IdleConnTimeout: idleConnsTimeout, MaxResponseHeaderBytes: 32 << 10,
 			},
 		},
@@ -112,10 +117,10 @@ func (c *Client) Post(ctx context.Context, w *listener.Webhook, id string, heade
 		}
 		request.Header.Set(name, string(value))
 	}
+	request.Header.Set("Content-Type", "application/json")
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
-	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", c.agent)
 	if w.Secret != "" {
 		key, err := c.secret(w.Secret)
@@ -144,9 +149,9 @@ func verdict(status int) error {
 	case status >= 200 && status < 300:
 		return nil
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
-		return fmt.Errorf("status %d", status)
+		return fmt.Errorf("%w: status %d", ErrStatus, status)
 	default:
-		return fmt.Errorf("%w: status %d", ErrRefused, status)
+		return fmt.Errorf("%w: %w: status %d", ErrRefused, ErrStatus, status)
 	}
 }
 

@@ -36,6 +36,7 @@ type Config struct {
 	Clock   *partition.Clock
 	Metrics *Metrics
 	Log     *zap.Logger
+	Cache   *drive.Cache // shared by all partitions of the process
 	Number  int
 	// Able says whether this version can serve the partition, as of a takeover that worked, or of what was met since.
 	Able func(partition int, able bool)
@@ -114,7 +115,9 @@ func serve(parent context.Context, c Config) error {
 	defer s.timer.Stop()
 	s.owner = partition.New(ctx, partition.Config{
 		Bus: c.Bus, Others: c.Bus, Catalog: c.Catalog, Now: c.Clock.Now, Log: c.Log, Observer: c.Metrics, Shell: s, Number: c.Number,
+		Limits: drive.Limits{Cache: c.Cache},
 	})
+	defer s.owner.Close()
 	began := time.Now()
 	taken, err := s.owner.TakeOver()
 	if err != nil {

@@ -40,7 +40,9 @@ const (
 
 // Config is what a Binder needs.
 type Config struct {
-	Bus     bus.Bus
+	Bus bus.Bus
+	// Worker is what this runner calls itself towards others.
+	Worker  string
 	Log     *zap.Logger
 	Metrics prometheus.Registerer
 	// Concurrency is the most calls at the same time, for each executor.
@@ -258,7 +260,7 @@ func (b *Binder) start(ctx context.Context, fail context.CancelCauseFunc, p bus.
 		grace = -1 // the SDK's way to say none
 	}
 	options := plugin.Options{
-		Batch: 1, Concurrency: min(b.Concurrency, plugin.ConcurrencyMax), Limit: b.limits[kind], FetchWait: fetchWait,
+		Worker: b.Worker, Batch: 1, Concurrency: min(b.Concurrency, plugin.ConcurrencyMax), Limit: b.limits[kind], FetchWait: fetchWait,
 		StopGrace: grace, Drain: drain, Lease: phase.CancelLease(), CheckEvery: checkEvery, Log: b.Log,
 		Observe: func(a plugin.Answer) {
 			outcome := leftForRedelivery
@@ -329,7 +331,7 @@ func (b *Binder) carryOut(ctx context.Context, batch *plugin.Batch, r *plugin.Re
 		return err
 	}
 	o, err := e.Run(ctx, &executor.Call{
-		Key: key, Fence: r.Fence(), Phase: r.Phase(), State: r.State(), Target: r.Target(), Cluster: r.Cluster(),
+		Key: key, Fence: r.Fence(), Partition: r.Partition(), Phase: r.Phase(), State: r.State(), Target: r.Target(), Cluster: r.Cluster(),
 		Undo: r.Undo(), WasDeployed: r.WasDeployed(), Deadline: r.Deadline(), Labels: r.Labels(), Attributes: r.Attributes(), Data: r.Data(),
 		Spec: spec,
 		Log: func(stream string, at time.Time, line string) {

@@ -16,6 +16,7 @@ import (
 type Call struct {
 	Key         resource.Key
 	Fence       resource.Fence
+	Partition   int // of the resource's tree
 	Phase       string
 	State       string // lifecycle state that the phase runs for
 	Target      string

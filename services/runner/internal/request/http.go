@@ -20,7 +20,8 @@ type HTTP struct {
 	client  *Client
 	config  manifest.HTTP
 	request template
-	poll    *Poll // nil: none
+	poll    *Poll   // nil: none
+	extAPI  *extAPI // nil: the request is the configuration's own
 }
 
 var _ executor.Executor = (*HTTP)(nil)
@@ -33,6 +34,9 @@ func NewHTTP(client *Client, config manifest.HTTP) (*HTTP, error) {
 		return nil, err
 	}
 	h.request.keyed = true
+	if h.extAPI, err = newExtAPI(config.ExtAPI); err != nil {
+		return nil, err
+	}
 	if config.Poll != nil {
 		if h.poll, err = NewPoll(client, *config.Poll); err != nil {
 			return nil, fmt.Errorf("poll.%w", err)
@@ -66,6 +70,11 @@ func (h *HTTP) Run(ctx context.Context, c *executor.Call) (executor.Outcome, err
 	if err != nil {
 		return executor.Failed("%v", err), nil
 	}
+	if h.extAPI != nil {
+		if err := h.extAPI.fill(ctx, r, c, vars); err != nil {
+			return executor.Failed("%v", err), nil
+		}
+	}
 	if before != nil && before.Location != "" {
 		if r, err = h.ask(r, before.Location, c); err != nil {
 			return executor.Failed("%v", err), nil
@@ -81,6 +90,9 @@ func (h *HTTP) Run(ctx context.Context, c *executor.Call) (executor.Outcome, err
 		return executor.Retryable("%s", reason(err, r.timeout)), nil
 	}
 	kind, retryable := h.config.Judge(res.status)
+	if h.extAPI != nil && (kind == resource.OutcomeCompleted || kind == resource.OutcomePending) {
+		return h.extAPI.accepted(c, res), nil
+	}
 	o := outcome(kind, retryable, res.retryAfter(time.Now()), res)
 	if kind == resource.OutcomeFailed {
 		return o, nil
@@ -146,6 +158,7 @@ type Poll struct {
 	client  *Client
 	config  manifest.Poll
 	request template
+	extAPI  *extAPI // nil: the request is the configuration's own
 }
 
 var _ executor.Executor = (*Poll)(nil)
@@ -156,7 +169,11 @@ func NewPoll(client *Client, config manifest.Poll) (*Poll, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Poll{client: client, config: config, request: request}, nil
+	ext, err := newExtAPI(config.ExtAPI)
+	if err != nil {
+		return nil, err
+	}
+	return &Poll{client: client, config: config, request: request, extAPI: ext}, nil
 }
 
 // Run carries out one call.
@@ -173,6 +190,11 @@ func (p *Poll) run(ctx context.Context, c *executor.Call, vars render.Vars) (exe
 	if err != nil {
 		return executor.Failed("%v", err), nil
 	}
+	if p.extAPI != nil {
+		if err := p.extAPI.fill(ctx, r, c, vars); err != nil {
+			return executor.Failed("%v", err), nil
+		}
+	}
 	res, err := p.client.send(ctx, r)
 	switch {
 	case ctx.Err() != nil:
@@ -185,6 +207,10 @@ func (p *Poll) run(ctx context.Context, c *executor.Call, vars render.Vars) (exe
 	delay := p.config.Interval
 	if after := res.retryAfter(time.Now()); after > 0 {
 		delay = after
+	}
+	if p.extAPI != nil {
+		kind, message := p.extAPI.judge(c, res)
+		return executor.Outcome{Kind: kind, Message: message, Delay: delay}, nil
 	}
 	o := outcome(p.config.Judge(res.status), false, delay, res)
 	if o.Kind == resource.OutcomeCompleted {

@@ -45,9 +45,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/plugin"
+	"github.com/droverproject/drover/pkg/process"
 	"github.com/droverproject/drover/pkg/wire"
 
 	"github.com/droverproject/drover/services/runner/internal/executor"
@@ -60,9 +60,6 @@ const (
 	VariableBytesMax   = 64 << 10                // bytes of a variable that holds JSON; the kernel's own limit is 128 KiB
 	OutputFileBytesMax = 128 << 10               // bytes of the file that DROVER_RESULT names
 	StopGraceMax       = 3 * time.Second         // between SIGTERM and SIGKILL where the runner itself stops
-	tailLines          = 5                       // lines of stderr in a failure's message
-	tailBytesMax       = resource.MessageBytesMax / 2
-	outputGrace        = 500 * time.Millisecond // how long output is read on after the program has ended
 )
 
 // inherited are the variables of the runner's environment that a program sees.
@@ -117,7 +114,8 @@ func (s *Script) Run(ctx context.Context, c *executor.Call) (executor.Outcome, e
 		return executor.Failed("%v", err), nil
 	}
 	out := &transcript{log: c.Log, left: s.config.OutputBytesMax}
-	p.line = out.line
+	p.Stdout = process.Lines(LineBytesMax, func(line []byte, cut bool) { out.line("stdout", line, cut) })
+	p.Stderr = process.Lines(LineBytesMax, func(line []byte, cut bool) { out.line("stderr", line, cut) })
 
 	if !c.Deadline.IsZero() {
 		var cancel context.CancelFunc
@@ -125,7 +123,7 @@ func (s *Script) Run(ctx context.Context, c *executor.Call) (executor.Outcome, e
 		defer cancel()
 	}
 	began := time.Now()
-	state, err := p.run(ctx)
+	state, err := p.Run(ctx)
 	out.close()
 	switch {
 	case errors.Is(err, errDeadline):
@@ -134,9 +132,9 @@ func (s *Script) Run(ctx context.Context, c *executor.Call) (executor.Outcome, e
 	case ctx.Err() != nil:
 		return executor.Outcome{}, context.Cause(ctx)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return executor.Retryable("%s cannot be started now: %v", p.command[0], err), nil
+		return executor.Retryable("%s cannot be started now: %v", p.Command[0], err), nil
 	case err != nil:
-		return executor.Failed("%s cannot be started: %v", p.command[0], err), nil
+		return executor.Failed("%s cannot be started: %v", p.Command[0], err), nil
 	}
 	kept, err := readOutput(filepath.Join(scratch, outputFile))
 	if err != nil {
@@ -180,44 +178,44 @@ const (
 )
 
 // prepare renders the templates and lays out the files of a call.
-func (s *Script) prepare(ctx context.Context, c *executor.Call, scratch string) (*process, error) {
+func (s *Script) prepare(ctx context.Context, c *executor.Call, scratch string) (*process.Program, error) {
 	vars, err := c.Vars()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{grace: s.grace, dir: filepath.Join(scratch, workDir)}
+	p := &process.Program{Grace: s.grace, Dir: filepath.Join(scratch, workDir)}
 	for i, t := range s.command {
 		argument, err := render1(ctx, t, vars)
 		if err != nil {
 			return nil, fmt.Errorf("command[%d]: %w", i, err)
 		}
-		p.command = append(p.command, argument)
+		p.Command = append(p.Command, argument)
 	}
 	dir, err := render1(ctx, s.dir, vars)
 	if err != nil {
 		return nil, fmt.Errorf("dir: %w", err)
 	}
 	if dir != "" {
-		if p.dir, err = filepath.Abs(dir); err != nil {
+		if p.Dir, err = filepath.Abs(dir); err != nil {
 			return nil, fmt.Errorf("dir: %w", err)
 		}
-	} else if err := os.Mkdir(p.dir, 0o700); err != nil {
+	} else if err := os.Mkdir(p.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	spec := filepath.Join(scratch, specFile)
 	if err := os.WriteFile(spec, c.Spec, 0o600); err != nil {
 		return nil, err
 	}
-	p.env = environment(c, spec, filepath.Join(scratch, outputFile))
+	p.Env = environment(c, spec, filepath.Join(scratch, outputFile))
 	for name, t := range s.env {
 		value, err := render1(ctx, t, vars)
 		if err != nil {
 			return nil, fmt.Errorf("env.%s: %w", name, err)
 		}
-		p.env = append(p.env, name+"="+value)
+		p.Env = append(p.Env, name+"="+value)
 	}
 	// The program is looked up in the PATH that it will see itself, relative to the folder that it will run in.
-	p.command[0], err = lookup(p.command[0], p.dir, p.env)
+	p.Command[0], err = lookup(p.Command[0], p.Dir, p.Env)
 	return p, err
 }
 
@@ -320,12 +318,12 @@ func readOutput(path string) (executor.Kept, error) {
 
 // transcript hands on the lines of a run up to a number of bytes, and remembers the last of stderr.
 type transcript struct {
-	log func(stream string, at time.Time, line string)
+	log  func(stream string, at time.Time, line string)
+	errs process.Tail
 
 	mu      sync.Mutex
 	left    int
 	dropped int // lines
-	errs    []string
 	latest  string
 }
 
@@ -337,12 +335,9 @@ func (t *transcript) line(stream string, line []byte, cut bool) {
 	text := strings.TrimRight(string(line), "\r\n")
 	if strings.TrimSpace(text) != "" {
 		t.latest = short(text)
-		if stream == "stderr" {
-			if len(t.errs) == tailLines {
-				t.errs = t.errs[1:]
-			}
-			t.errs = append(t.errs, t.latest)
-		}
+	}
+	if stream == "stderr" {
+		t.errs.Add(line)
 	}
 	switch t.left -= len(line); {
 	case t.left < 0 && t.dropped == 0:
@@ -367,18 +362,7 @@ func (t *transcript) close() {
 }
 
 // tail is what was last written to stderr, as the end of a message.
-func (t *transcript) tail() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	tail := strings.Join(t.errs, "\n")
-	if len(tail) > tailBytesMax {
-		tail = strings.ToValidUTF8(tail[len(tail)-tailBytesMax:], "")
-	}
-	if tail == "" {
-		return ""
-	}
-	return ": " + tail
-}
+func (t *transcript) tail() string { return t.errs.String() }
 
 // last is the line that was written last.
 func (t *transcript) last() string {
@@ -388,5 +372,5 @@ func (t *transcript) last() string {
 }
 
 func short(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), tailBytesMax)], "")
+	return strings.ToValidUTF8(text[:min(len(text), process.TailBytesMax)], "")
 }

@@ -430,6 +430,98 @@ func (x *Result) GetOutputs() map[string]string {
 	return nil
 }
 
+// Callback is what somebody says of a piece of work that he was asked for, and that is no worker's: he holds an id and no
+// fence. The gateway stores it on drover.result.<partition>.-.callback.<id>; the owner of the partition finds the attempt.
+type Callback struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the attempt, as it was told (wire.PhaseInstanceID); 0: the callback is of a resource.
+	PhaseInstance uint64 `protobuf:"varint,1,opt,name=phase_instance,json=phaseInstance,proto3" json:"phase_instance,omitempty"`
+	// Id of the resource, as it was told (wire.ServiceInstanceID); 0: the callback is of an attempt.
+	ServiceInstance uint64 `protobuf:"varint,2,opt,name=service_instance,json=serviceInstance,proto3" json:"service_instance,omitempty"`
+	// Id of the transaction, where the caller says one: another one is refused.
+	Transaction string `protobuf:"bytes,3,opt,name=transaction,proto3" json:"transaction,omitempty"`
+	// Status that the caller sets: DE, RE, ER, or empty where he only leaves data.
+	Status string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	// Why, at most 1 KiB.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// Attributes to set on the resource; JSON text a value, "null" removes.
+	Attributes    map[string]string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Callback) Reset() {
+	*x = Callback{}
+	mi := &file_drover_command_v1_command_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Callback) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Callback) ProtoMessage() {}
+
+func (x *Callback) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_command_v1_command_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Callback.ProtoReflect.Descriptor instead.
+func (*Callback) Descriptor() ([]byte, []int) {
+	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Callback) GetPhaseInstance() uint64 {
+	if x != nil {
+		return x.PhaseInstance
+	}
+	return 0
+}
+
+func (x *Callback) GetServiceInstance() uint64 {
+	if x != nil {
+		return x.ServiceInstance
+	}
+	return 0
+}
+
+func (x *Callback) GetTransaction() string {
+	if x != nil {
+		return x.Transaction
+	}
+	return ""
+}
+
+func (x *Callback) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Callback) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Callback) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
 // Accepted is the answer to a command that was committed.
 type Accepted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -443,7 +535,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_drover_command_v1_command_proto_msgTypes[4]
+	mi := &file_drover_command_v1_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +547,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_command_v1_command_proto_msgTypes[4]
+	mi := &file_drover_command_v1_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +560,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{4}
+	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Accepted) GetJobId() string {
@@ -502,7 +594,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_drover_command_v1_command_proto_msgTypes[5]
+	mi := &file_drover_command_v1_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +606,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_command_v1_command_proto_msgTypes[5]
+	mi := &file_drover_command_v1_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +619,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{5}
+	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Refused) GetCode() string {
@@ -571,7 +663,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_drover_command_v1_command_proto_msgTypes[6]
+	mi := &file_drover_command_v1_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +675,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_command_v1_command_proto_msgTypes[6]
+	mi := &file_drover_command_v1_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +688,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{6}
+	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Violation) GetField() string {
@@ -629,7 +721,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_drover_command_v1_command_proto_msgTypes[7]
+	mi := &file_drover_command_v1_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +733,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_command_v1_command_proto_msgTypes[7]
+	mi := &file_drover_command_v1_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +746,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{7}
+	return file_drover_command_v1_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reply) GetAnswer() isReply_Answer {
@@ -747,6 +839,18 @@ const file_drover_command_v1_command_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbc\x02\n" +
+	"\bCallback\x12%\n" +
+	"\x0ephase_instance\x18\x01 \x01(\x04R\rphaseInstance\x12)\n" +
+	"\x10service_instance\x18\x02 \x01(\x04R\x0fserviceInstance\x12 \n" +
+	"\vtransaction\x18\x03 \x01(\tR\vtransaction\x12\x16\n" +
+	"\x06status\x18\x04 \x01(\tR\x06status\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12K\n" +
+	"\n" +
+	"attributes\x18\x06 \x03(\v2+.drover.command.v1.Callback.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"=\n" +
 	"\bAccepted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n" +
@@ -788,44 +892,47 @@ func file_drover_command_v1_command_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_command_v1_command_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_drover_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_drover_command_v1_command_proto_goTypes = []any{
 	(Outcome)(0),                // 0: drover.command.v1.Outcome
 	(*Command)(nil),             // 1: drover.command.v1.Command
 	(*Manifest)(nil),            // 2: drover.command.v1.Manifest
 	(*Metadata)(nil),            // 3: drover.command.v1.Metadata
 	(*Result)(nil),              // 4: drover.command.v1.Result
-	(*Accepted)(nil),            // 5: drover.command.v1.Accepted
-	(*Refused)(nil),             // 6: drover.command.v1.Refused
-	(*Violation)(nil),           // 7: drover.command.v1.Violation
-	(*Reply)(nil),               // 8: drover.command.v1.Reply
-	nil,                         // 9: drover.command.v1.Command.ArgsEntry
-	nil,                         // 10: drover.command.v1.Metadata.LabelsEntry
-	nil,                         // 11: drover.command.v1.Result.AttributesEntry
-	nil,                         // 12: drover.command.v1.Result.DataEntry
-	nil,                         // 13: drover.command.v1.Result.OutputsEntry
-	(*v1.Fence)(nil),            // 14: drover.agent.v1.Fence
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(*Callback)(nil),            // 5: drover.command.v1.Callback
+	(*Accepted)(nil),            // 6: drover.command.v1.Accepted
+	(*Refused)(nil),             // 7: drover.command.v1.Refused
+	(*Violation)(nil),           // 8: drover.command.v1.Violation
+	(*Reply)(nil),               // 9: drover.command.v1.Reply
+	nil,                         // 10: drover.command.v1.Command.ArgsEntry
+	nil,                         // 11: drover.command.v1.Metadata.LabelsEntry
+	nil,                         // 12: drover.command.v1.Result.AttributesEntry
+	nil,                         // 13: drover.command.v1.Result.DataEntry
+	nil,                         // 14: drover.command.v1.Result.OutputsEntry
+	nil,                         // 15: drover.command.v1.Callback.AttributesEntry
+	(*v1.Fence)(nil),            // 16: drover.agent.v1.Fence
+	(*durationpb.Duration)(nil), // 17: google.protobuf.Duration
 }
 var file_drover_command_v1_command_proto_depIdxs = []int32{
 	2,  // 0: drover.command.v1.Command.resource:type_name -> drover.command.v1.Manifest
-	9,  // 1: drover.command.v1.Command.args:type_name -> drover.command.v1.Command.ArgsEntry
+	10, // 1: drover.command.v1.Command.args:type_name -> drover.command.v1.Command.ArgsEntry
 	3,  // 2: drover.command.v1.Manifest.metadata:type_name -> drover.command.v1.Metadata
-	10, // 3: drover.command.v1.Metadata.labels:type_name -> drover.command.v1.Metadata.LabelsEntry
-	14, // 4: drover.command.v1.Result.fence:type_name -> drover.agent.v1.Fence
+	11, // 3: drover.command.v1.Metadata.labels:type_name -> drover.command.v1.Metadata.LabelsEntry
+	16, // 4: drover.command.v1.Result.fence:type_name -> drover.agent.v1.Fence
 	0,  // 5: drover.command.v1.Result.outcome:type_name -> drover.command.v1.Outcome
-	15, // 6: drover.command.v1.Result.delay:type_name -> google.protobuf.Duration
-	11, // 7: drover.command.v1.Result.attributes:type_name -> drover.command.v1.Result.AttributesEntry
-	12, // 8: drover.command.v1.Result.data:type_name -> drover.command.v1.Result.DataEntry
-	13, // 9: drover.command.v1.Result.outputs:type_name -> drover.command.v1.Result.OutputsEntry
-	7,  // 10: drover.command.v1.Refused.violations:type_name -> drover.command.v1.Violation
-	5,  // 11: drover.command.v1.Reply.accepted:type_name -> drover.command.v1.Accepted
-	6,  // 12: drover.command.v1.Reply.refused:type_name -> drover.command.v1.Refused
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 6: drover.command.v1.Result.delay:type_name -> google.protobuf.Duration
+	12, // 7: drover.command.v1.Result.attributes:type_name -> drover.command.v1.Result.AttributesEntry
+	13, // 8: drover.command.v1.Result.data:type_name -> drover.command.v1.Result.DataEntry
+	14, // 9: drover.command.v1.Result.outputs:type_name -> drover.command.v1.Result.OutputsEntry
+	15, // 10: drover.command.v1.Callback.attributes:type_name -> drover.command.v1.Callback.AttributesEntry
+	8,  // 11: drover.command.v1.Refused.violations:type_name -> drover.command.v1.Violation
+	6,  // 12: drover.command.v1.Reply.accepted:type_name -> drover.command.v1.Accepted
+	7,  // 13: drover.command.v1.Reply.refused:type_name -> drover.command.v1.Refused
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_drover_command_v1_command_proto_init() }
@@ -833,7 +940,7 @@ func file_drover_command_v1_command_proto_init() {
 	if File_drover_command_v1_command_proto != nil {
 		return
 	}
-	file_drover_command_v1_command_proto_msgTypes[7].OneofWrappers = []any{
+	file_drover_command_v1_command_proto_msgTypes[8].OneofWrappers = []any{
 		(*Reply_Accepted)(nil),
 		(*Reply_Refused)(nil),
 	}
@@ -843,7 +950,7 @@ func file_drover_command_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_command_v1_command_proto_rawDesc), len(file_drover_command_v1_command_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -29,13 +29,13 @@ const (
 // Event is one transition of one entity, with the state after it. Its stream sequence is in the headers.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What kind of entity: resource, job, spec or blueprint.
+	// What kind of entity: resource, job, spec, blueprint, phase, machine, taskrun, check, instance or deployment.
 	Family string `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"`
 	// Project of the entity.
 	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
 	// Kind of the resource, or of the job's root resource.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name of the resource; the id of a job; empty for a blueprint.
+	// Name of the resource, the machine or the phase; the id of what has none; empty for a blueprint.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	// Lifecycle state (or job state) before.
 	From string `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
@@ -59,6 +59,12 @@ type Event struct {
 	//	*Event_Job
 	//	*Event_Spec
 	//	*Event_Blueprint
+	//	*Event_Machine
+	//	*Event_Taskrun
+	//	*Event_Check
+	//	*Event_Instance
+	//	*Event_Deployment
+	//	*Event_Phase
 	State isEvent_State `protobuf_oneof:"state"`
 	// Where results of this resource go, in events without work whose state has a phase that may be polled: a poll's
 	// body is the resource's last event. Otherwise empty.
@@ -219,6 +225,60 @@ func (x *Event) GetBlueprint() *v11.Blueprint {
 	return nil
 }
 
+func (x *Event) GetMachine() *v11.Machine {
+	if x != nil {
+		if x, ok := x.State.(*Event_Machine); ok {
+			return x.Machine
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetTaskrun() *v11.TaskRun {
+	if x != nil {
+		if x, ok := x.State.(*Event_Taskrun); ok {
+			return x.Taskrun
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetCheck() *v11.Check {
+	if x != nil {
+		if x, ok := x.State.(*Event_Check); ok {
+			return x.Check
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetInstance() *v11.Instance {
+	if x != nil {
+		if x, ok := x.State.(*Event_Instance); ok {
+			return x.Instance
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetDeployment() *v11.Deployment {
+	if x != nil {
+		if x, ok := x.State.(*Event_Deployment); ok {
+			return x.Deployment
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetPhase() *v11.PhaseRecord {
+	if x != nil {
+		if x, ok := x.State.(*Event_Phase); ok {
+			return x.Phase
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetResultSubject() string {
 	if x != nil {
 		return x.ResultSubject
@@ -257,6 +317,36 @@ type Event_Blueprint struct {
 	Blueprint *v11.Blueprint `protobuf:"bytes,15,opt,name=blueprint,proto3,oneof"`
 }
 
+type Event_Machine struct {
+	// Family machine.
+	Machine *v11.Machine `protobuf:"bytes,18,opt,name=machine,proto3,oneof"`
+}
+
+type Event_Taskrun struct {
+	// Family taskrun.
+	Taskrun *v11.TaskRun `protobuf:"bytes,19,opt,name=taskrun,proto3,oneof"`
+}
+
+type Event_Check struct {
+	// Family check.
+	Check *v11.Check `protobuf:"bytes,20,opt,name=check,proto3,oneof"`
+}
+
+type Event_Instance struct {
+	// Family instance.
+	Instance *v11.Instance `protobuf:"bytes,21,opt,name=instance,proto3,oneof"`
+}
+
+type Event_Deployment struct {
+	// Family deployment.
+	Deployment *v11.Deployment `protobuf:"bytes,22,opt,name=deployment,proto3,oneof"`
+}
+
+type Event_Phase struct {
+	// Family phase.
+	Phase *v11.PhaseRecord `protobuf:"bytes,23,opt,name=phase,proto3,oneof"`
+}
+
 func (*Event_Resource) isEvent_State() {}
 
 func (*Event_Job) isEvent_State() {}
@@ -264,6 +354,18 @@ func (*Event_Job) isEvent_State() {}
 func (*Event_Spec) isEvent_State() {}
 
 func (*Event_Blueprint) isEvent_State() {}
+
+func (*Event_Machine) isEvent_State() {}
+
+func (*Event_Taskrun) isEvent_State() {}
+
+func (*Event_Check) isEvent_State() {}
+
+func (*Event_Instance) isEvent_State() {}
+
+func (*Event_Deployment) isEvent_State() {}
+
+func (*Event_Phase) isEvent_State() {}
 
 // Cause is the input that led to an event, in short.
 type Cause struct {
@@ -369,7 +471,7 @@ var File_drover_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_drover_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/event/v1/event.proto\x12\x0fdrover.event.v1\x1a\x1adrover/agent/v1/work.proto\x1a\x1bdrover/state/v1/state.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x04\n" +
+	"\x1bdrover/event/v1/event.proto\x12\x0fdrover.event.v1\x1a\x1adrover/agent/v1/work.proto\x1a\x1bdrover/state/v1/check.proto\x1a\x1ddrover/state/v1/machine.proto\x1a\x1bdrover/state/v1/phase.proto\x1a\x1bdrover/state/v1/state.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\a\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06family\x18\x01 \x01(\tR\x06family\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x12\n" +
@@ -386,7 +488,15 @@ const file_drover_event_v1_event_proto_rawDesc = "" +
 	"\bresource\x18\f \x01(\v2\x19.drover.state.v1.ResourceH\x00R\bresource\x12(\n" +
 	"\x03job\x18\r \x01(\v2\x14.drover.state.v1.JobH\x00R\x03job\x12+\n" +
 	"\x04spec\x18\x0e \x01(\v2\x15.drover.state.v1.SpecH\x00R\x04spec\x12:\n" +
-	"\tblueprint\x18\x0f \x01(\v2\x1a.drover.state.v1.BlueprintH\x00R\tblueprint\x12%\n" +
+	"\tblueprint\x18\x0f \x01(\v2\x1a.drover.state.v1.BlueprintH\x00R\tblueprint\x124\n" +
+	"\amachine\x18\x12 \x01(\v2\x18.drover.state.v1.MachineH\x00R\amachine\x124\n" +
+	"\ataskrun\x18\x13 \x01(\v2\x18.drover.state.v1.TaskRunH\x00R\ataskrun\x12.\n" +
+	"\x05check\x18\x14 \x01(\v2\x16.drover.state.v1.CheckH\x00R\x05check\x127\n" +
+	"\binstance\x18\x15 \x01(\v2\x19.drover.state.v1.InstanceH\x00R\binstance\x12=\n" +
+	"\n" +
+	"deployment\x18\x16 \x01(\v2\x1b.drover.state.v1.DeploymentH\x00R\n" +
+	"deployment\x124\n" +
+	"\x05phase\x18\x17 \x01(\v2\x1c.drover.state.v1.PhaseRecordH\x00R\x05phase\x12%\n" +
 	"\x0eresult_subject\x18\x10 \x01(\tR\rresultSubject\x12\x1c\n" +
 	"\tpartition\x18\x11 \x01(\rR\tpartitionB\a\n" +
 	"\x05state\"\xbe\x01\n" +
@@ -423,20 +533,32 @@ var file_drover_event_v1_event_proto_goTypes = []any{
 	(*v11.Job)(nil),               // 5: drover.state.v1.Job
 	(*v11.Spec)(nil),              // 6: drover.state.v1.Spec
 	(*v11.Blueprint)(nil),         // 7: drover.state.v1.Blueprint
+	(*v11.Machine)(nil),           // 8: drover.state.v1.Machine
+	(*v11.TaskRun)(nil),           // 9: drover.state.v1.TaskRun
+	(*v11.Check)(nil),             // 10: drover.state.v1.Check
+	(*v11.Instance)(nil),          // 11: drover.state.v1.Instance
+	(*v11.Deployment)(nil),        // 12: drover.state.v1.Deployment
+	(*v11.PhaseRecord)(nil),       // 13: drover.state.v1.PhaseRecord
 }
 var file_drover_event_v1_event_proto_depIdxs = []int32{
-	1, // 0: drover.event.v1.Event.cause:type_name -> drover.event.v1.Cause
-	2, // 1: drover.event.v1.Event.time:type_name -> google.protobuf.Timestamp
-	3, // 2: drover.event.v1.Event.work:type_name -> drover.agent.v1.Work
-	4, // 3: drover.event.v1.Event.resource:type_name -> drover.state.v1.Resource
-	5, // 4: drover.event.v1.Event.job:type_name -> drover.state.v1.Job
-	6, // 5: drover.event.v1.Event.spec:type_name -> drover.state.v1.Spec
-	7, // 6: drover.event.v1.Event.blueprint:type_name -> drover.state.v1.Blueprint
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	1,  // 0: drover.event.v1.Event.cause:type_name -> drover.event.v1.Cause
+	2,  // 1: drover.event.v1.Event.time:type_name -> google.protobuf.Timestamp
+	3,  // 2: drover.event.v1.Event.work:type_name -> drover.agent.v1.Work
+	4,  // 3: drover.event.v1.Event.resource:type_name -> drover.state.v1.Resource
+	5,  // 4: drover.event.v1.Event.job:type_name -> drover.state.v1.Job
+	6,  // 5: drover.event.v1.Event.spec:type_name -> drover.state.v1.Spec
+	7,  // 6: drover.event.v1.Event.blueprint:type_name -> drover.state.v1.Blueprint
+	8,  // 7: drover.event.v1.Event.machine:type_name -> drover.state.v1.Machine
+	9,  // 8: drover.event.v1.Event.taskrun:type_name -> drover.state.v1.TaskRun
+	10, // 9: drover.event.v1.Event.check:type_name -> drover.state.v1.Check
+	11, // 10: drover.event.v1.Event.instance:type_name -> drover.state.v1.Instance
+	12, // 11: drover.event.v1.Event.deployment:type_name -> drover.state.v1.Deployment
+	13, // 12: drover.event.v1.Event.phase:type_name -> drover.state.v1.PhaseRecord
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_drover_event_v1_event_proto_init() }
@@ -449,6 +571,12 @@ func file_drover_event_v1_event_proto_init() {
 		(*Event_Job)(nil),
 		(*Event_Spec)(nil),
 		(*Event_Blueprint)(nil),
+		(*Event_Machine)(nil),
+		(*Event_Taskrun)(nil),
+		(*Event_Check)(nil),
+		(*Event_Instance)(nil),
+		(*Event_Deployment)(nil),
+		(*Event_Phase)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

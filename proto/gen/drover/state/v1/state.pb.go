@@ -296,7 +296,9 @@ type Resource struct {
 	// Where a child belongs; unset for a root.
 	Parent *Parent `protobuf:"bytes,22,opt,name=parent,proto3" json:"parent,omitempty"`
 	// How its children stand, as of this event; unset where there are none.
-	Children      *Brood `protobuf:"bytes,23,opt,name=children,proto3" json:"children,omitempty"`
+	Children *Brood `protobuf:"bytes,23,opt,name=children,proto3" json:"children,omitempty"`
+	// The last attempts of a resource whose phases walk by themselves, oldest first, at most 16 (NCAE: its transactions).
+	Transactions  []*Transaction `protobuf:"bytes,24,rep,name=transactions,proto3" json:"transactions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -492,6 +494,132 @@ func (x *Resource) GetChildren() *Brood {
 	return nil
 }
 
+func (x *Resource) GetTransactions() []*Transaction {
+	if x != nil {
+		return x.Transactions
+	}
+	return nil
+}
+
+// Transaction is one attempt of a phase: what is said to who carries it out, and by it, is grouped by this.
+type Transaction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id that who carries it out is told, a UUID: of the resource's uid, the phase and the attempt, so that nobody need
+	// remember it. Written for readers; Drover derives it anew.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name of the phase.
+	Phase string `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Attempt of the phase.
+	Attempt uint32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Job under which it began.
+	JobId string `protobuf:"bytes,4,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Verb of the flow.
+	Verb string `protobuf:"bytes,5,opt,name=verb,proto3" json:"verb,omitempty"`
+	// Hand-outs: more than one where a call was lost. Polls are not counted.
+	Calls uint32 `protobuf:"varint,6,opt,name=calls,proto3" json:"calls,omitempty"`
+	// When it was first handed out.
+	BeganTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=began_time,json=beganTime,proto3" json:"began_time,omitempty"`
+	// When it ended; unset while it is under way.
+	EndedTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended_time,json=endedTime,proto3" json:"ended_time,omitempty"`
+	// How it ended: completed, undone, failed, canceled; sleeping where it failed and is tried again.
+	Outcome       PhaseStatus `protobuf:"varint,9,opt,name=outcome,proto3,enum=drover.state.v1.PhaseStatus" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transaction) Reset() {
+	*x = Transaction{}
+	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transaction) ProtoMessage() {}
+
+func (x *Transaction) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
+func (*Transaction) Descriptor() ([]byte, []int) {
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Transaction) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Transaction) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Transaction) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Transaction) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Transaction) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *Transaction) GetCalls() uint32 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *Transaction) GetBeganTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganTime
+	}
+	return nil
+}
+
+func (x *Transaction) GetEndedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedTime
+	}
+	return nil
+}
+
+func (x *Transaction) GetOutcome() PhaseStatus {
+	if x != nil {
+		return x.Outcome
+	}
+	return PhaseStatus_PHASE_STATUS_UNSPECIFIED
+}
+
 // Parent is what a child knows of where it belongs. Its project is the child's.
 type Parent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -519,7 +647,7 @@ type Parent struct {
 
 func (x *Parent) Reset() {
 	*x = Parent{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	mi := &file_drover_state_v1_state_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +659,7 @@ func (x *Parent) String() string {
 func (*Parent) ProtoMessage() {}
 
 func (x *Parent) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[1]
+	mi := &file_drover_state_v1_state_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +672,7 @@ func (x *Parent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parent.ProtoReflect.Descriptor instead.
 func (*Parent) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{1}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Parent) GetKind() string {
@@ -637,7 +765,7 @@ type Brood struct {
 
 func (x *Brood) Reset() {
 	*x = Brood{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	mi := &file_drover_state_v1_state_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +777,7 @@ func (x *Brood) String() string {
 func (*Brood) ProtoMessage() {}
 
 func (x *Brood) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[2]
+	mi := &file_drover_state_v1_state_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +790,7 @@ func (x *Brood) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brood.ProtoReflect.Descriptor instead.
 func (*Brood) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{2}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Brood) GetItems() uint32 {
@@ -766,14 +894,16 @@ type PhaseRun struct {
 	// True where it was handed out to be undone, by the phase's undo executor.
 	Undo bool `protobuf:"varint,17,opt,name=undo,proto3" json:"undo,omitempty"`
 	// True while the orchestrator itself carries the phase out, on the resource's children: there is no work of it.
-	Children      bool `protobuf:"varint,18,opt,name=children,proto3" json:"children,omitempty"`
+	Children bool `protobuf:"varint,18,opt,name=children,proto3" json:"children,omitempty"`
+	// True where who carries it out calls back: Sleeping means that the callback is awaited.
+	Callback      bool `protobuf:"varint,19,opt,name=callback,proto3" json:"callback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PhaseRun) Reset() {
 	*x = PhaseRun{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[3]
+	mi := &file_drover_state_v1_state_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +915,7 @@ func (x *PhaseRun) String() string {
 func (*PhaseRun) ProtoMessage() {}
 
 func (x *PhaseRun) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[3]
+	mi := &file_drover_state_v1_state_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +928,7 @@ func (x *PhaseRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseRun.ProtoReflect.Descriptor instead.
 func (*PhaseRun) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{3}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PhaseRun) GetName() string {
@@ -927,6 +1057,13 @@ func (x *PhaseRun) GetChildren() bool {
 	return false
 }
 
+func (x *PhaseRun) GetCallback() bool {
+	if x != nil {
+		return x.Callback
+	}
+	return false
+}
+
 // JobRef is a job as its root resource knows it.
 type JobRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -970,7 +1107,7 @@ type JobRef struct {
 
 func (x *JobRef) Reset() {
 	*x = JobRef{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[4]
+	mi := &file_drover_state_v1_state_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1119,7 @@ func (x *JobRef) String() string {
 func (*JobRef) ProtoMessage() {}
 
 func (x *JobRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[4]
+	mi := &file_drover_state_v1_state_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1132,7 @@ func (x *JobRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRef.ProtoReflect.Descriptor instead.
 func (*JobRef) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{4}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JobRef) GetId() string {
@@ -1144,7 +1281,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[5]
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1293,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[5]
+	mi := &file_drover_state_v1_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1306,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{5}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Job) GetJob() *JobRef {
@@ -1276,7 +1413,7 @@ type Selection struct {
 
 func (x *Selection) Reset() {
 	*x = Selection{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1425,7 @@ func (x *Selection) String() string {
 func (*Selection) ProtoMessage() {}
 
 func (x *Selection) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[6]
+	mi := &file_drover_state_v1_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1438,7 @@ func (x *Selection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Selection.ProtoReflect.Descriptor instead.
 func (*Selection) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Selection) GetSelector() string {
@@ -1431,7 +1568,7 @@ type SelectionRefusal struct {
 
 func (x *SelectionRefusal) Reset() {
 	*x = SelectionRefusal{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	mi := &file_drover_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1580,7 @@ func (x *SelectionRefusal) String() string {
 func (*SelectionRefusal) ProtoMessage() {}
 
 func (x *SelectionRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[7]
+	mi := &file_drover_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1593,7 @@ func (x *SelectionRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectionRefusal.ProtoReflect.Descriptor instead.
 func (*SelectionRefusal) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SelectionRefusal) GetName() string {
@@ -1493,7 +1630,7 @@ type Spec struct {
 
 func (x *Spec) Reset() {
 	*x = Spec{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[8]
+	mi := &file_drover_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1642,7 @@ func (x *Spec) String() string {
 func (*Spec) ProtoMessage() {}
 
 func (x *Spec) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[8]
+	mi := &file_drover_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1655,7 @@ func (x *Spec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spec.ProtoReflect.Descriptor instead.
 func (*Spec) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Spec) GetDigest() string {
@@ -1556,7 +1693,7 @@ type Blueprint struct {
 
 func (x *Blueprint) Reset() {
 	*x = Blueprint{}
-	mi := &file_drover_state_v1_state_proto_msgTypes[9]
+	mi := &file_drover_state_v1_state_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1705,7 @@ func (x *Blueprint) String() string {
 func (*Blueprint) ProtoMessage() {}
 
 func (x *Blueprint) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_state_v1_state_proto_msgTypes[9]
+	mi := &file_drover_state_v1_state_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1718,7 @@ func (x *Blueprint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blueprint.ProtoReflect.Descriptor instead.
 func (*Blueprint) Descriptor() ([]byte, []int) {
-	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_drover_state_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Blueprint) GetDigest() string {
@@ -1630,7 +1767,7 @@ var File_drover_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb6\b\n" +
+	"\x1bdrover/state/v1/state.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\b\n" +
 	"\bResource\x12\x1d\n" +
 	"\n" +
 	"min_reader\x18\x01 \x01(\rR\tminReader\x12\x10\n" +
@@ -1661,13 +1798,26 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\x0esucceeded_once\x18\x14 \x01(\bR\rsucceededOnce\x12/\n" +
 	"\x13observed_generation\x18\x15 \x01(\x04R\x12observedGeneration\x12/\n" +
 	"\x06parent\x18\x16 \x01(\v2\x17.drover.state.v1.ParentR\x06parent\x122\n" +
-	"\bchildren\x18\x17 \x01(\v2\x16.drover.state.v1.BroodR\bchildren\x1a9\n" +
+	"\bchildren\x18\x17 \x01(\v2\x16.drover.state.v1.BroodR\bchildren\x12@\n" +
+	"\ftransactions\x18\x18 \x03(\v2\x1c.drover.state.v1.TransactionR\ftransactions\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xea\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbc\x02\n" +
+	"\vTransaction\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x15\n" +
+	"\x06job_id\x18\x04 \x01(\tR\x05jobId\x12\x12\n" +
+	"\x04verb\x18\x05 \x01(\tR\x04verb\x12\x14\n" +
+	"\x05calls\x18\x06 \x01(\rR\x05calls\x129\n" +
+	"\n" +
+	"began_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tbeganTime\x129\n" +
+	"\n" +
+	"ended_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tendedTime\x126\n" +
+	"\aoutcome\x18\t \x01(\x0e2\x1c.drover.state.v1.PhaseStatusR\aoutcome\"\xea\x01\n" +
 	"\x06Parent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1688,7 +1838,7 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\arunning\x18\x06 \x01(\rR\arunning\x12\x16\n" +
 	"\x06failed\x18\a \x01(\rR\x06failed\x12\x1c\n" +
 	"\tsucceeded\x18\b \x01(\rR\tsucceeded\x12\x16\n" +
-	"\x06marked\x18\t \x01(\rR\x06marked\"\x8b\x06\n" +
+	"\x06marked\x18\t \x01(\rR\x06marked\"\xa7\x06\n" +
 	"\bPhaseRun\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1c.drover.state.v1.PhaseStatusR\x06status\x12\x14\n" +
@@ -1708,7 +1858,8 @@ const file_drover_state_v1_state_proto_rawDesc = "" +
 	"\aretries\x18\x0f \x01(\rR\aretries\x125\n" +
 	"\binterval\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x12\n" +
 	"\x04undo\x18\x11 \x01(\bR\x04undo\x12\x1a\n" +
-	"\bchildren\x18\x12 \x01(\bR\bchildren\x1a7\n" +
+	"\bchildren\x18\x12 \x01(\bR\bchildren\x12\x1a\n" +
+	"\bcallback\x18\x13 \x01(\bR\bcallback\x1a7\n" +
 	"\tDataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -1832,63 +1983,68 @@ func file_drover_state_v1_state_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_drover_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_drover_state_v1_state_proto_goTypes = []any{
 	(PhaseStatus)(0),              // 0: drover.state.v1.PhaseStatus
 	(JobState)(0),                 // 1: drover.state.v1.JobState
 	(SelectionStage)(0),           // 2: drover.state.v1.SelectionStage
 	(*Resource)(nil),              // 3: drover.state.v1.Resource
-	(*Parent)(nil),                // 4: drover.state.v1.Parent
-	(*Brood)(nil),                 // 5: drover.state.v1.Brood
-	(*PhaseRun)(nil),              // 6: drover.state.v1.PhaseRun
-	(*JobRef)(nil),                // 7: drover.state.v1.JobRef
-	(*Job)(nil),                   // 8: drover.state.v1.Job
-	(*Selection)(nil),             // 9: drover.state.v1.Selection
-	(*SelectionRefusal)(nil),      // 10: drover.state.v1.SelectionRefusal
-	(*Spec)(nil),                  // 11: drover.state.v1.Spec
-	(*Blueprint)(nil),             // 12: drover.state.v1.Blueprint
-	nil,                           // 13: drover.state.v1.Resource.LabelsEntry
-	nil,                           // 14: drover.state.v1.Resource.AttributesEntry
-	nil,                           // 15: drover.state.v1.PhaseRun.DataEntry
-	nil,                           // 16: drover.state.v1.PhaseRun.OutputsEntry
-	nil,                           // 17: drover.state.v1.Selection.ArgsEntry
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Transaction)(nil),           // 4: drover.state.v1.Transaction
+	(*Parent)(nil),                // 5: drover.state.v1.Parent
+	(*Brood)(nil),                 // 6: drover.state.v1.Brood
+	(*PhaseRun)(nil),              // 7: drover.state.v1.PhaseRun
+	(*JobRef)(nil),                // 8: drover.state.v1.JobRef
+	(*Job)(nil),                   // 9: drover.state.v1.Job
+	(*Selection)(nil),             // 10: drover.state.v1.Selection
+	(*SelectionRefusal)(nil),      // 11: drover.state.v1.SelectionRefusal
+	(*Spec)(nil),                  // 12: drover.state.v1.Spec
+	(*Blueprint)(nil),             // 13: drover.state.v1.Blueprint
+	nil,                           // 14: drover.state.v1.Resource.LabelsEntry
+	nil,                           // 15: drover.state.v1.Resource.AttributesEntry
+	nil,                           // 16: drover.state.v1.PhaseRun.DataEntry
+	nil,                           // 17: drover.state.v1.PhaseRun.OutputsEntry
+	nil,                           // 18: drover.state.v1.Selection.ArgsEntry
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
 }
 var file_drover_state_v1_state_proto_depIdxs = []int32{
-	13, // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
-	14, // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
-	6,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
-	7,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
-	18, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
-	18, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
-	18, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
-	4,  // 7: drover.state.v1.Resource.parent:type_name -> drover.state.v1.Parent
-	5,  // 8: drover.state.v1.Resource.children:type_name -> drover.state.v1.Brood
-	0,  // 9: drover.state.v1.PhaseRun.status:type_name -> drover.state.v1.PhaseStatus
-	18, // 10: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
-	18, // 11: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
-	18, // 12: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
-	15, // 13: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
-	16, // 14: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
-	19, // 15: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
-	1,  // 16: drover.state.v1.JobRef.state:type_name -> drover.state.v1.JobState
-	18, // 17: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
-	18, // 18: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
-	18, // 19: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
-	7,  // 20: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
-	9,  // 21: drover.state.v1.Job.selection:type_name -> drover.state.v1.Selection
-	17, // 22: drover.state.v1.Selection.args:type_name -> drover.state.v1.Selection.ArgsEntry
-	2,  // 23: drover.state.v1.Selection.stage:type_name -> drover.state.v1.SelectionStage
-	10, // 24: drover.state.v1.Selection.refusals:type_name -> drover.state.v1.SelectionRefusal
-	18, // 25: drover.state.v1.Selection.walked_time:type_name -> google.protobuf.Timestamp
-	18, // 26: drover.state.v1.Selection.updated_time:type_name -> google.protobuf.Timestamp
-	7,  // 27: drover.state.v1.Blueprint.deletion:type_name -> drover.state.v1.JobRef
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	14, // 0: drover.state.v1.Resource.labels:type_name -> drover.state.v1.Resource.LabelsEntry
+	15, // 1: drover.state.v1.Resource.attributes:type_name -> drover.state.v1.Resource.AttributesEntry
+	7,  // 2: drover.state.v1.Resource.phases:type_name -> drover.state.v1.PhaseRun
+	8,  // 3: drover.state.v1.Resource.jobs:type_name -> drover.state.v1.JobRef
+	19, // 4: drover.state.v1.Resource.deletion_time:type_name -> google.protobuf.Timestamp
+	19, // 5: drover.state.v1.Resource.created_time:type_name -> google.protobuf.Timestamp
+	19, // 6: drover.state.v1.Resource.updated_time:type_name -> google.protobuf.Timestamp
+	5,  // 7: drover.state.v1.Resource.parent:type_name -> drover.state.v1.Parent
+	6,  // 8: drover.state.v1.Resource.children:type_name -> drover.state.v1.Brood
+	4,  // 9: drover.state.v1.Resource.transactions:type_name -> drover.state.v1.Transaction
+	19, // 10: drover.state.v1.Transaction.began_time:type_name -> google.protobuf.Timestamp
+	19, // 11: drover.state.v1.Transaction.ended_time:type_name -> google.protobuf.Timestamp
+	0,  // 12: drover.state.v1.Transaction.outcome:type_name -> drover.state.v1.PhaseStatus
+	0,  // 13: drover.state.v1.PhaseRun.status:type_name -> drover.state.v1.PhaseStatus
+	19, // 14: drover.state.v1.PhaseRun.since:type_name -> google.protobuf.Timestamp
+	19, // 15: drover.state.v1.PhaseRun.due:type_name -> google.protobuf.Timestamp
+	19, // 16: drover.state.v1.PhaseRun.deadline:type_name -> google.protobuf.Timestamp
+	16, // 17: drover.state.v1.PhaseRun.data:type_name -> drover.state.v1.PhaseRun.DataEntry
+	17, // 18: drover.state.v1.PhaseRun.outputs:type_name -> drover.state.v1.PhaseRun.OutputsEntry
+	20, // 19: drover.state.v1.PhaseRun.interval:type_name -> google.protobuf.Duration
+	1,  // 20: drover.state.v1.JobRef.state:type_name -> drover.state.v1.JobState
+	19, // 21: drover.state.v1.JobRef.accepted_time:type_name -> google.protobuf.Timestamp
+	19, // 22: drover.state.v1.JobRef.started_time:type_name -> google.protobuf.Timestamp
+	19, // 23: drover.state.v1.JobRef.ended_time:type_name -> google.protobuf.Timestamp
+	8,  // 24: drover.state.v1.Job.job:type_name -> drover.state.v1.JobRef
+	10, // 25: drover.state.v1.Job.selection:type_name -> drover.state.v1.Selection
+	18, // 26: drover.state.v1.Selection.args:type_name -> drover.state.v1.Selection.ArgsEntry
+	2,  // 27: drover.state.v1.Selection.stage:type_name -> drover.state.v1.SelectionStage
+	11, // 28: drover.state.v1.Selection.refusals:type_name -> drover.state.v1.SelectionRefusal
+	19, // 29: drover.state.v1.Selection.walked_time:type_name -> google.protobuf.Timestamp
+	19, // 30: drover.state.v1.Selection.updated_time:type_name -> google.protobuf.Timestamp
+	8,  // 31: drover.state.v1.Blueprint.deletion:type_name -> drover.state.v1.JobRef
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_drover_state_v1_state_proto_init() }
@@ -1902,7 +2058,7 @@ func file_drover_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_state_v1_state_proto_rawDesc), len(file_drover_state_v1_state_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,3 @@
+module github.com/droverproject/drover/examples/services
+
+go 1.26.0

@@ -1,0 +1,343 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/drive"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/phase"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/wire"
+)
+
+// phases are the records of a partition's phases, and who holds them. Decisions are package phase's. That a holder still
+// lives is no event: it is known here alone, and a new owner gives each holder that it finds one lease.
+type phases struct {
+	o    *Owner
+	loop *drive.Aggregates[phase.State, phaseInput, phase.Reply]
+	// heard is until when each holder of a record holds it.
+	heard map[drive.AggregateKey]map[string]time.Time
+	// silentAt is no later than the first of these times.
+	silentAt time.Time
+	// unused is since when a record without holders was looked at in vain, so that what no blueprint names any more goes.
+	unused map[drive.AggregateKey]time.Time
+}
+
+// phaseInput is what a record is told: what its machine is told, or that it is to be buried.
+type phaseInput struct {
+	phase.Input
+	bury bool
+}
+
+// phaseUnusedFor is how long a record stays that nobody holds and no blueprint names.
+const phaseUnusedFor = time.Hour
+
+func newPhases(o *Owner) *phases {
+	p := &phases{o: o, heard: map[drive.AggregateKey]map[string]time.Time{}, unused: map[drive.AggregateKey]time.Time{}}
+	p.loop = drive.NewAggregates[phase.State, phaseInput, phase.Reply](p, drive.AggregateLimits{})
+	return p
+}
+
+func (p *phases) family() string { return string(bus.PhaseRecord) }
+
+// phaseKey is a record's key: kinds and phases may hold any printable byte, so they are joined by one that none holds.
+func phaseKey(ph bus.Phase) drive.AggregateKey {
+	return drive.AggregateKey{Project: ph.Project, ID: ph.Kind + "\x00" + ph.Phase}
+}
+
+func phaseOf(key drive.AggregateKey) bus.Phase {
+	kind, name, _ := strings.Cut(key.ID, "\x00")
+	return bus.Phase{Project: key.Project, Kind: kind, Phase: name}
+}
+
+func phaseEntityKey(ph bus.Phase) drive.EntityKey {
+	return drive.EntityKey{Family: string(bus.PhaseRecord), Kind: ph.Kind, ID: ph.Phase}
+}
+
+func (p *phases) entity(ph bus.Phase) bus.Entity {
+	return bus.Entity{Partition: p.o.c.Number, Family: bus.PhaseRecord, Project: ph.Project, Kind: ph.Kind, Name: ph.Phase}
+}
+
+func (p *phases) takeOver() error {
+	return p.o.c.Bus.Scan(p.o.ctx, p.o.c.Number, bus.PhaseRecord, func(m bus.Stored) error {
+		key := phaseKey(bus.Phase{Project: m.Entity.Project, Kind: m.Entity.Kind, Phase: m.Entity.Name})
+		if m.Deleted {
+			p.o.port.forgetEntity(key.Project, phaseEntityKey(phaseOf(key)), m.Seq)
+			return nil
+		}
+		s, err := decodePhase(m)
+		if err != nil {
+			return fmt.Errorf("phase %s of kind %s: %w", m.Entity.Name, m.Entity.Kind, err)
+		}
+		p.loop.Adopt(key, s)
+		return nil
+	})
+}
+
+func decodePhase(m bus.Stored) (phase.State, error) {
+	if m.Seq == 0 || m.Deleted {
+		return phase.State{}, nil
+	}
+	e, err := wire.DecodePhase(m.Body)
+	if errors.Is(err, wire.ErrUnknown) {
+		return phase.State{}, beyond(m, resource.ReaderVersion+1)
+	}
+	return e.State, err
+}
+
+// ask takes what a worker asks: "hold" and "release".
+func (p *phases) ask(verb string, r bus.Request, reply Reply) {
+	refuse := func(reason string) { p.answer(reply, wire.PhaseHold{Reason: reason}) }
+	if r.Phase == (bus.Phase{}) {
+		refuse("only a phase's workers ask for it")
+		return
+	}
+	report, err := wire.DecodePhaseReport(r.Body)
+	if err != nil {
+		refuse("the report of a worker of " + r.Phase.Phase + ": " + err.Error())
+		return
+	}
+	now := p.o.c.Now()
+	said := report.At(now)
+	in := phaseInput{Input: phase.Input{At: now}}
+	answer := wire.PhaseHold{Lease: phase.Lease}
+	switch verb {
+	case "hold":
+		def, reason, err := p.definition(r.Phase)
+		switch {
+		case err != nil:
+			refuse("the blueprint of kind " + strconv.Quote(r.Phase.Kind) + " could not be read; ask again")
+			return
+		case def == nil:
+			refuse(reason)
+			return
+		}
+		in.Hold, in.Calls = &said, def.CallsAtOnce()
+		answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
+	case "release":
+		in.Release = &said
+	default:
+		refuse("a phase's worker cannot ask for " + strconv.Quote(verb))
+		return
+	}
+	key := phaseKey(r.Phase)
+	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
+		Key: key, Input: in,
+		Reply: func(granted phase.Reply) {
+			if answer.Granted = granted.Granted; granted.Granted {
+				p.hears(key, report.Worker, now)
+			}
+			for i := range granted.Holders {
+				answer.Holders = append(answer.Holders, granted.Holders[i].Worker)
+			}
+			if len(answer.Holders) > 0 {
+				answer.Reason = "held by " + strings.Join(answer.Holders, ", ")
+			}
+			p.answer(reply, answer)
+		},
+		Back:  func(err error) { refuse(err.Error()) },
+		Aside: refuse,
+	})
+}
+
+func (p *phases) answer(reply Reply, answer wire.PhaseHold) {
+	body, err := wire.EncodePhaseHold(answer)
+	if err != nil {
+		p.o.c.Log.Error("a phase's worker is not answered", zap.Error(err))
+		return
+	}
+	reply(nil, body)
+}
+
+// definition is the phase as the present blueprint of its kind has it; where it has none, the reason.
+func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, err error) {
+	bp, err := p.o.c.Catalog.Present(p.o.ctx, ph.Project, ph.Kind, false)
+	if err != nil {
+		return nil, "", p.o.port.meet(err)
+	}
+	if bp.Blueprint == nil {
+		return nil, "there is no blueprint of kind " + strconv.Quote(ph.Kind), nil
+	}
+	for i := range bp.Blueprint.Phases {
+		if bp.Blueprint.Phases[i].Name == ph.Phase {
+			return &bp.Blueprint.Phases[i], "", nil
+		}
+	}
+	return nil, "the blueprint of kind " + strconv.Quote(ph.Kind) + " has no phase " + strconv.Quote(ph.Phase), nil
+}
+
+// hears that a holder lives.
+func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time) {
+	held := p.heard[key]
+	if _, ok := held[worker]; ok { // else it holds the phase unnamed
+		held[worker] = at.Add(phase.Lease)
+	}
+}
+
+// Step implements drive.AggregatePort.
+func (p *phases) Step(key drive.AggregateKey, s phase.State, in phaseInput) drive.Decision[phase.State, phase.Reply] {
+	ph := phaseOf(key)
+	if in.bury {
+		if s.Activity != phase.Inactive || len(s.Holders) > 0 {
+			return drive.Decision[phase.State, phase.Reply]{}
+		}
+		gone := s
+		gone.Revision++
+		gone.UpdatedAt = in.At
+		return drive.Decision[phase.State, phase.Reply]{Documents: []drive.Document{p.document(ph, s.Activity, gone, true)}}
+	}
+	s.Project, s.Kind, s.Phase = ph.Project, ph.Kind, ph.Phase
+	after, reply, changed := phase.Step(s, in.Input)
+	d := drive.Decision[phase.State, phase.Reply]{After: after, Reply: reply}
+	if changed {
+		d.Documents = []drive.Document{p.document(ph, s.Activity, after, false)}
+	}
+	return d
+}
+
+func (p *phases) document(ph bus.Phase, from phase.Activity, after phase.State, gone bool) drive.Document {
+	return drive.Document{
+		Entity: phaseEntityKey(ph), Project: ph.Project, From: from.String(), To: after.Activity.String(), Revision: after.Revision,
+		Event: wire.PhaseEvent{From: from, State: after, At: after.UpdatedAt}, Gone: gone,
+	}
+}
+
+// Due implements drive.AggregatePort: holders whose lease is over hold the phase no more.
+func (p *phases) Due(at time.Time) phaseInput { return phaseInput{Input: phase.Input{At: at}} }
+
+// Load implements drive.AggregatePort.
+func (p *phases) Load(keys []drive.AggregateKey, fresh bool) ([]drive.LoadedAggregate[phase.State], error) {
+	entities := make([]bus.Entity, len(keys))
+	for i, k := range keys {
+		entities[i] = p.entity(phaseOf(k))
+	}
+	stored, err := p.o.port.read(entities, fresh)
+	if err != nil {
+		return nil, err
+	}
+	loaded := make([]drive.LoadedAggregate[phase.State], len(keys))
+	for i := range stored {
+		s, err := decodePhase(stored[i])
+		if err != nil {
+			return nil, p.o.port.meet(err)
+		}
+		loaded[i].State = s
+		if stored[i].Seq != 0 {
+			loaded[i].Seqs = map[drive.EntityKey]uint64{phaseEntityKey(phaseOf(keys[i])): stored[i].Seq}
+		}
+	}
+	return loaded, nil
+}
+
+// Store implements drive.AggregatePort.
+func (p *phases) Store(docs []drive.Expected, done func(uint64, error)) {
+	p.o.port.store(docs, func(d drive.Document) ([]byte, error) { return wire.EncodePhase(d.Event.(wire.PhaseEvent)) }, done)
+}
+
+// Known implements drive.AggregatePort. A holder that was not known gets a lease.
+func (p *phases) Known(key drive.AggregateKey, s phase.State) time.Time {
+	if len(s.Holders) == 0 {
+		delete(p.heard, key)
+		if s.Revision > 0 {
+			if _, ok := p.unused[key]; !ok {
+				p.unused[key] = p.o.c.Now()
+			}
+		} else {
+			delete(p.unused, key)
+		}
+		return s.Due()
+	}
+	delete(p.unused, key)
+	held := make(map[string]time.Time, len(s.Holders))
+	for i := range s.Holders {
+		until, ok := p.heard[key][s.Holders[i].Worker]
+		if !ok {
+			until = p.o.c.Now().Add(phase.Lease)
+		}
+		held[s.Holders[i].Worker] = until
+	}
+	p.heard[key] = held
+	p.listen()
+	return s.Due()
+}
+
+// Forget implements drive.AggregatePort.
+func (p *phases) Forget(project string, e drive.EntityKey, seq uint64) {
+	p.o.port.forgetEntity(project, e, seq)
+}
+
+func (p *phases) nextDue() time.Time { return earlier(p.loop.NextDue(), p.silentAt) }
+
+// listen notes when the first holder is silent for too long, unless it is heard before.
+func (p *phases) listen() {
+	p.silentAt = time.Time{}
+	for _, held := range p.heard {
+		for _, until := range held {
+			p.silentAt = earlier(p.silentAt, until)
+		}
+	}
+}
+
+func (p *phases) tick(now time.Time) {
+	if !p.silentAt.IsZero() && !now.Before(p.silentAt) {
+		p.dismiss(now)
+		p.listen()
+	}
+	p.loop.Tick(now)
+}
+
+// dismiss tells the records of those that were silent for too long.
+func (p *phases) dismiss(now time.Time) {
+	for _, key := range sortedKeys(p.heard) {
+		var silent []string
+		for worker, until := range p.heard[key] {
+			if !now.Before(until) {
+				silent = append(silent, worker)
+			}
+		}
+		if len(silent) == 0 {
+			continue
+		}
+		slices.Sort(silent)
+		for _, w := range silent { // unless it stays a holder, and then it is asked about again
+			p.heard[key][w] = now.Add(phase.Lease)
+		}
+		ph := phaseOf(key)
+		p.o.c.Log.Info("a worker is silent; it holds the phase no more", zap.String("phase", ph.Phase), zap.String("kind", ph.Kind), zap.Strings("workers", silent))
+		p.tell(key, phaseInput{Input: phase.Input{At: now, Silent: silent}})
+	}
+}
+
+// tell is an input that nobody waits for: what it finds undone is found again.
+func (p *phases) tell(key drive.AggregateKey, in phaseInput) {
+	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
+		Key: key, Input: in, Reply: func(phase.Reply) {}, Back: func(error) {}, Aside: func(string) {},
+	})
+}
+
+// sweep buries the records of phases that no blueprint names any more.
+func (p *phases) sweep(now time.Time) {
+	for _, key := range sortedKeys(p.unused) {
+		if now.Sub(p.unused[key]) < phaseUnusedFor {
+			continue
+		}
+		p.unused[key] = now
+		if def, _, err := p.definition(phaseOf(key)); err == nil && def == nil {
+			p.tell(key, phaseInput{Input: phase.Input{At: now}, bury: true})
+		}
+	}
+}
+
+// sortedKeys is what m is about, in one order.
+func sortedKeys[V any](m map[drive.AggregateKey]V) []drive.AggregateKey {
+	return slices.SortedFunc(maps.Keys(m), compareAggregates)
+}

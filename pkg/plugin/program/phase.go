@@ -1,0 +1,184 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/droverproject/drover/pkg/plugin"
+)
+
+// releaseAfter is the wait before work that no call could be made for is delivered again.
+const releaseAfter = time.Second
+
+// Handle is a plugin.Handler: it calls the program with a batch, in one call, or in several where the batch is larger
+// than CallBytesMax.
+func (p *Program) Handle(ctx context.Context, b *plugin.Batch) error {
+	calls, err := divide(ctx, b)
+	if err != nil {
+		return err
+	}
+	for _, c := range calls {
+		if err := p.handle(ctx, b, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// phaseCall is one call of a phase.
+type phaseCall struct {
+	resources []*plugin.Resource
+	lines     []resourceLine
+	bytes     int
+}
+
+// divide makes calls of a batch.
+func divide(ctx context.Context, b *plugin.Batch) (calls []*phaseCall, err error) {
+	seen := map[string]bool{}
+	var c *phaseCall
+	for _, r := range b.Resources() {
+		line, err := lineOf(ctx, r)
+		switch {
+		case errors.Is(err, plugin.ErrUnavailable) || ctx.Err() != nil:
+			return nil, err
+		case err != nil || seen[line.Name]:
+			// A spec that is gone is of a resource that is gone, or soon of another one of its name: the next delivery knows.
+			b.Release(r, releaseAfter)
+			continue
+		}
+		seen[line.Name] = true
+		body, err := json.Marshal(line)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", r.Key(), err)
+		}
+		if c == nil || c.bytes+len(body)+1 > CallBytesMax {
+			c = &phaseCall{bytes: envelopeBytes}
+			calls = append(calls, c)
+		}
+		c.resources, c.lines = append(c.resources, r), append(c.lines, line)
+		c.bytes += len(body) + 1
+	}
+	return calls, nil
+}
+
+func lineOf(ctx context.Context, r *plugin.Resource) (resourceLine, error) {
+	key := r.Key()
+	spec, err := r.Spec(ctx)
+	if err != nil {
+		return resourceLine{Name: key.Name}, err
+	}
+	line := resourceLine{
+		Name: key.Name, Kind: key.Kind, UID: r.UID(), Cluster: r.Cluster(), State: r.State(), Target: r.Target(), Job: r.Job(),
+		Attempt: r.Attempt(), Polled: r.Polled(), Undo: r.Undo(), WasDeployed: r.WasDeployed(), Labels: r.Labels(), Spec: spec,
+		Attributes: jsonOf(r.Attributes()), Data: jsonOf(r.Data()),
+	}
+	if line.Labels == nil {
+		line.Labels = map[string]string{}
+	}
+	if d := r.Deadline(); !d.IsZero() {
+		line.Deadline = &d
+	}
+	return line, nil
+}
+
+// handle makes one call. An exception fails what was not decided before it; an error that it returns fails nothing.
+func (p *Program) handle(ctx context.Context, b *plugin.Batch, c *phaseCall) error {
+	first := c.resources[0]
+	names := make([]string, len(c.lines))
+	byName := make(map[string]*plugin.Resource, len(c.lines))
+	for i, r := range c.resources {
+		names[i] = c.lines[i].Name
+		byName[names[i]] = r
+	}
+	key := first.Key()
+	request, err := (&callLine{
+		Function: FunctionHandle, Project: key.Project, Kind: key.Kind, Phase: first.Phase(), Resources: c.lines,
+	}).line()
+	if err != nil {
+		return err
+	}
+	vars := []string{"DROVER_PROJECT=" + key.Project, "DROVER_KIND=" + key.Kind, "DROVER_PHASE=" + first.Phase()}
+	calling, stop := context.WithCancel(ctx)
+	defer stop()
+	decided := map[*plugin.Resource]bool{}
+	err = p.call(ctx, request, names, vars, unwanted(calling, c.resources), func(a *Answer) error {
+		for _, name := range a.Resources {
+			r := byName[name]
+			if r == nil {
+				return fmt.Errorf("%w: no resource of this name is in the call: %.80q", ErrAnswer, name)
+			}
+			if err := set(r, a); err != nil {
+				return err
+			}
+			switch a.Outcome {
+			case completed:
+				b.Completed(r)
+			case failed:
+				if a.Retryable {
+					b.FailedRetryable(r, a.Message)
+				} else {
+					b.Failed(r, a.Message)
+				}
+			case pending:
+				b.Pending(r, a.Delay, a.Message)
+			default:
+				continue
+			}
+			decided[r] = a.Outcome != pending
+		}
+		return nil
+	})
+	switch {
+	case err == nil, errors.Is(err, errUnwanted):
+		return nil // what is unanswered is pending, or no longer asked for
+	case ctx.Err() != nil, errors.Is(err, errStopping):
+		return err
+	}
+	for _, r := range c.resources {
+		if !decided[r] {
+			b.Failed(r, err.Error())
+		}
+	}
+	return nil
+}
+
+// set keeps what an answer sets, and prints what it logs.
+func set(r *plugin.Resource, a *Answer) error {
+	for _, s := range []struct {
+		values map[string]json.RawMessage
+		set    func(string, any) error
+	}{{a.Attributes, r.SetAttribute}, {a.Data, r.SetPhaseData}, {a.Outputs, r.SetOutput}} {
+		for name, value := range s.values {
+			if err := s.set(name, value); err != nil {
+				return fmt.Errorf("%w: %w", ErrAnswer, err)
+			}
+		}
+	}
+	if a.Log != "" {
+		_ = r.Log(a.Log) // lines may be lost
+	}
+	return nil
+}
+
+// unwanted is closed once no call of these resources is wanted any more, and never after ctx has ended.
+func unwanted(ctx context.Context, rs []*plugin.Resource) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		for _, r := range rs {
+			wanted := r.Context()
+			select {
+			case <-wanted.Done():
+			case <-ctx.Done():
+				return
+			}
+			if !errors.Is(context.Cause(wanted), plugin.ErrCanceled) {
+				return
+			}
+		}
+		close(done)
+	}()
+	return done
+}

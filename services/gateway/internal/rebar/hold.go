@@ -1,0 +1,76 @@
+package rebar
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/wire"
+)
+
+const (
+	tryTimeout = 5 * time.Second // for one answer of an owner
+	backoffMin = 20 * time.Millisecond
+	backoffMax = 500 * time.Millisecond
+)
+
+// errHeld is for a request that was held as long as it may be.
+var errHeld = errors.New("nobody decides on this machine at present")
+
+// hold tries until it works, at most HoldMax, and not once the caller has gone.
+func (s *Server) hold(ctx context.Context, try func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, HoldMax)
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	backoff := backoffMin
+	for {
+		one, end := context.WithTimeout(ctx, tryTimeout)
+		err := try(one)
+		end()
+		if err == nil || errors.Is(err, bus.ErrDenied) || errors.Is(err, bus.ErrTooLarge) {
+			return err
+		}
+		wait := time.NewTimer(backoff)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return errors.Join(errHeld, err)
+		}
+		backoff = min(2*backoff, backoffMax)
+	}
+}
+
+// decide asks the owner of a partition until it answers.
+func (s *Server) decide(ctx context.Context, partition int, verb string, a wire.MachineAsk) (answer wire.MachineAnswer, err error) {
+	body, err := wire.EncodeMachineAsk(a)
+	if err != nil {
+		return answer, err
+	}
+	request := bus.Request{Verb: verb, Header: map[string]string{bus.HeaderContentType: bus.ContentTypeJSON}, Body: body}
+	err = s.hold(ctx, func(ctx context.Context) error {
+		reply, err := s.Bus.AskDoor(ctx, partition, request)
+		if err != nil {
+			return err
+		}
+		if answer, err = wire.DecodeMachineAnswer(reply.Body); err == nil && answer.Code == string(resource.Overloaded) {
+			err = errors.New(answer.Message)
+		}
+		return err
+	})
+	return answer, err
+}
+
+// unanswered says that a request was held in vain.
+func (s *Server) unanswered(w http.ResponseWriter, r *http.Request, model string, err error) {
+	if r.Context().Err() != nil {
+		return // nobody listens any more
+	}
+	s.Log.Warn("a request was held in vain", zap.String("method", r.Method), zap.String("model", model), zap.Error(err))
+	fail(w, problem{Model: model, Key: r.PathValue("id"), Type: r.Method, Code: http.StatusServiceUnavailable, Messages: []string{err.Error()}})
+}
