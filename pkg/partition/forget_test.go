@@ -237,6 +237,54 @@ func TestSpecsAreForgottenAtLast(t *testing.T) {
 	}
 }
 
+// TestSpecsAreFoundByTheirResource (simulator, seed 62841703357956): an owner that dies before it has forgotten the specs of
+// what was deleted leaves the trace by which the next one finds them, however much later that comes.
+func TestSpecsAreFoundByTheirResource(t *testing.T) {
+	t.Parallel()
+	stopped := &stoppedClock{now: time.Now(), due: map[*time.Time]func(){}}
+	sys := memory.New(memory.Options{Partitions: 1, Clock: stopped})
+	f := serve(t, sys, stopped.Now)
+	f.send("apply", "1", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: "a", Spec: []byte(`{"x":1}`)}})
+	f.link.forget = func(e bus.Entity) error {
+		if e.Family == bus.Spec {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	f.send("delete", "2", wire.Command{})
+	stopped.pass(2 * time.Hour) // longer than a last trace is kept
+	next := serve(t, sys, stopped.Now)
+	require.False(t, next.remains())
+	stopped.pass(2 * time.Hour)
+	last, err := next.link.Conn.Last(t.Context(), []bus.Entity{listeners})
+	require.NoError(t, err)
+	require.Zero(t, last[0].Seq, "nothing is left")
+}
+
+// stoppedClock is a memory.Clock that a test turns.
+type stoppedClock struct {
+	now time.Time
+	due map[*time.Time]func()
+}
+
+func (c *stoppedClock) Now() time.Time { return c.now }
+
+func (c *stoppedClock) AfterFunc(d time.Duration, call func()) (stop func()) {
+	at := c.now.Add(d)
+	c.due[&at] = call
+	return func() { delete(c.due, &at) }
+}
+
+func (c *stoppedClock) pass(d time.Duration) {
+	c.now = c.now.Add(d)
+	for at, call := range c.due {
+		if !at.After(c.now) {
+			delete(c.due, at)
+			call()
+		}
+	}
+}
+
 // TestAnOwnerLooksAgain (simulator, seed 71396356018800): what another owner began and did not end, after this one's
 // takeover, is ended by this one.
 func TestAnOwnerLooksAgain(t *testing.T) {

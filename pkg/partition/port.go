@@ -344,32 +344,28 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 // EnsurePhases implements drive.Port.
 func (p *port) EnsurePhases(bp *blueprint.Blueprint) { p.keeper.ensure(bp) }
 
-// ForgetResource implements drive.Port: its specs go with it. Those are older than its last event; a younger one is that
-// of the next resource of this name.
+// ForgetResource implements drive.Port. Its specs go first: what finds them is the trace of their resource, and once that is
+// gone they would stay for ever.
 func (p *port) ForgetResource(key resource.Key, seq uint64, done func(error)) {
 	p.forget(func(ctx context.Context) error {
-		if err := p.c.Bus.Forget(ctx, p.resource(key), seq); err != nil {
-			return err
-		}
 		if err := p.forgetSpecs(ctx, key, seq); err != nil {
 			return fmt.Errorf("specs: %v", err) //nolint:errorlint // a lost append here does not say that the resource lives
 		}
-		return nil
+		return p.c.Bus.Forget(ctx, p.resource(key), seq)
 	}, done)
 }
 
+// forgetSpecs removes the specs of a resource that is gone since seq. They are older than that; a younger one is that of the
+// next resource of this name. The leader is read, since a follower that is behind may show none.
 func (p *port) forgetSpecs(ctx context.Context, key resource.Key, seq uint64) error {
 	spec := p.entity(bus.Spec, key.Project, key.Kind, key.Name)
-	last, err := p.c.Bus.Last(ctx, []bus.Entity{p.resource(key), spec})
+	current, err := p.c.Bus.Current(ctx, []bus.Entity{spec})
 	if err != nil {
 		return err
 	}
-	gone, s := last[0], last[1]
-	switch {
-	case s.Seq == 0 && gone.Seq != 0:
-		return errors.New("none is there, and the trace of their resource is: a follower is behind")
-	case s.Seq == 0, s.Seq > seq && !s.Deleted:
-		return nil // they are gone, or brought for the next resource of this name
+	s := current[0]
+	if s.Seq == 0 || s.Seq > seq && !s.Deleted {
+		return nil
 	}
 	at := s.Seq
 	if !s.Deleted {
