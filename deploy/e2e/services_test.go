@@ -191,10 +191,7 @@ func killServices(ctx context.Context, h *house) {
 			p.kill(s[1])
 		}
 		pause(ctx, 500*time.Millisecond)
-		for end := time.Now().Add(visitMax); s[1] != "" && time.Now().Before(end); { // one dies where it was to
-			if crashes() > before || !pause(ctx, 10*time.Millisecond) {
-				break
-			}
+		for s[1] != "" && crashes() == before && pause(ctx, 10*time.Millisecond) { // one dies where it was to; the instances live until then
 		}
 	}
 	for _, p := range append(h.services, h.servers...) {
