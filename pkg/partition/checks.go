@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -53,7 +52,7 @@ type checks struct {
 	pending     map[systemKey]map[drive.AggregateKey]struct{}
 	outstanding map[systemKey]map[drive.AggregateKey]struct{}
 
-	seen    map[bus.Family]uint64
+	seen    reading
 	words   map[string]string // one copy of each name that many instances hold
 	queue   []feedItem
 	front   []feedItem                                                                                                 // what front doors ask: before the queue
@@ -93,7 +92,7 @@ func newChecks(o *Owner) *checks {
 	c := &checks{
 		o: o, projects: map[string]*estate{}, known: map[drive.AggregateKey]*indexed{}, byCheck: map[string]map[drive.AggregateKey]*indexed{},
 		byObject: map[string]int{}, sweepable: map[drive.AggregateKey]struct{}{}, pending: map[systemKey]map[drive.AggregateKey]struct{}{},
-		outstanding: map[systemKey]map[drive.AggregateKey]struct{}{}, seen: map[bus.Family]uint64{}, words: map[string]string{},
+		outstanding: map[systemKey]map[drive.AggregateKey]struct{}{}, seen: reading{}, words: map[string]string{},
 		retries: map[drive.AggregateKey]struct{}{},
 	}
 	c.objects = drive.NewAggregates(objectPort{c}, drive.AggregateLimits{CachedStates: 1024})
@@ -127,28 +126,8 @@ func (c *checks) takeOver() error {
 	c.loading = true
 	defer func() { c.loading = false }()
 	news := first
-	scan := func(f bus.Family, each func(bus.Stored) error) error {
-		ctx, cancel := context.WithTimeout(c.o.ctx, time.Minute)
-		defer cancel()
-		after := c.seen[f]
-		last := after
-		see := func(m bus.Stored) error {
-			last = max(last, m.Seq)
-			return each(m)
-		}
-		var err error
-		if after == 0 {
-			err = c.o.c.Bus.Scan(ctx, c.o.c.Number, f, see)
-		} else {
-			err = c.o.c.Bus.ScanAfter(ctx, c.o.c.Number, f, after, see)
-		}
-		if err == nil {
-			c.seen[f] = last
-		}
-		return err
-	}
 	var changed []drive.AggregateKey
-	err := scan(bus.Check, func(m bus.Stored) error {
+	err := c.seen.news(c.o, bus.Check, func(m bus.Stored) error {
 		e, err := wire.DecodeCheck(m.Body)
 		if err != nil {
 			return fmt.Errorf("check %s: %w", m.Entity.Name, err)
@@ -166,7 +145,7 @@ func (c *checks) takeOver() error {
 	if err != nil {
 		return err
 	}
-	err = scan(bus.Instance, func(m bus.Stored) error {
+	err = c.seen.news(c.o, bus.Instance, func(m bus.Stored) error {
 		e, err := wire.DecodeInstance(m.Body)
 		if err != nil {
 			return fmt.Errorf("instance %s: %w", m.Entity.Name, err)

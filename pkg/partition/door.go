@@ -39,6 +39,37 @@ type doorCommand struct {
 	body            wire.Command
 }
 
+// readTimeout is how long one read of a family may take.
+const readTimeout = time.Minute
+
+// reading is how far a door has read the log: of each family the sequence of the last event that the door was told. Each
+// family has its own mark: while one is read, events of another that was read already are written below what is read now.
+type reading map[bus.Family]uint64
+
+// news calls each with what was written of a family since the last time, in the order of the log: at first the last event of
+// every entity, later every event, each once. A read that fails is made again, as a whole, the next time.
+func (r reading) news(o *Owner, f bus.Family, each func(bus.Stored) error) (err error) {
+	ctx, cancel := context.WithTimeout(o.ctx, readTimeout)
+	defer cancel()
+	last := r[f]
+	see := func(m bus.Stored) error {
+		if m.Seq <= last {
+			return nil // it comes twice
+		}
+		last = m.Seq
+		return each(m)
+	}
+	if last == 0 {
+		err = o.c.Bus.Scan(ctx, o.c.Number, f, see)
+	} else {
+		err = o.c.Bus.ScanAfter(ctx, o.c.Number, f, last, see)
+	}
+	if err == nil {
+		r[f] = last
+	}
+	return err
+}
+
 // store is what drive.AggregatePort's Store does, on this partition: encode makes a document's event into a body.
 func (p *port) store(docs []drive.Expected, encode func(drive.Document) ([]byte, error), done func(uint64, error)) {
 	records := make([]drive.Record, len(docs))

@@ -55,6 +55,7 @@ type link struct {
 	dies   func()
 	last   func(entities []bus.Entity, out []bus.Stored)
 	forget func(e bus.Entity) error
+	scan   func(family bus.Family) // before the log is read
 }
 
 func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
@@ -63,6 +64,13 @@ func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, e
 		l.last(entities, out)
 	}
 	return out, err
+}
+
+func (l *link) Scan(ctx context.Context, partition int, family bus.Family, each func(bus.Stored) error) error {
+	if l.scan != nil {
+		l.scan(family)
+	}
+	return l.Conn.Scan(ctx, partition, family, each)
 }
 
 func (l *link) change() func() {

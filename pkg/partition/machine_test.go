@@ -135,6 +135,36 @@ func TestMachineCommands(t *testing.T) {
 	require.Contains(t, f.machine(wire.MachinePatch, wire.MachineAsk{Name: "m", Ops: patchTo("/Stage", "t")}).Message, "task nobody is named by a stage")
 }
 
+// TestAMachineMadeDuringATakeoverIsFound: a machine that is written after the machines were read, and before its run is, is one
+// that the next read tells of.
+func TestAMachineMadeDuringATakeoverIsFound(t *testing.T) {
+	t.Parallel()
+	c := &clock{time.Now()}
+	sys := memory.New(memory.Options{Partitions: 1})
+	first, second := serve(t, sys, c.now), dormant(t, sys, c.now, 0)
+	require.Nil(t, first.manifest("Machine", "earlier", `{}`, "1").Refused)
+	var uuid string
+	second.link.scan = func(f bus.Family) {
+		if f != bus.TaskRun || uuid != "" {
+			return
+		}
+		first.defineMachines(`"a"`)
+		uuid = first.state().UUID
+		require.Equal(t, wire.OutcomeNothing, first.machine(wire.MachineNext, wire.MachineAsk{UUID: uuid, RequestID: "1"}).Outcome, "it enters the stage")
+		made := first.machine(wire.MachineNext, wire.MachineAsk{UUID: uuid, RequestID: "2"})
+		require.Equal(t, wire.OutcomeNew, made.Outcome)
+		run, err := wire.DecodeTaskRun(made.Run)
+		require.NoError(t, err)
+		report := wire.MachineAsk{Run: run.Run.ID, Ops: stateOps(machine.Created, machine.Running)}
+		require.Empty(t, first.machine(wire.MachineReport, report).Code, "the last event is the run's")
+	}
+	_, err := second.owner.TakeOver()
+	require.NoError(t, err)
+	require.NotEmpty(t, uuid)
+	c.at = c.at.Add(time.Second)
+	require.Empty(t, second.machine(wire.MachineGet, wire.MachineAsk{UUID: uuid}).Code)
+}
+
 // TestMachinesSurviveTheirOwners: three owners at once, each of which may be dropped and made anew, and is told what the others
 // were told. Whatever overlaps, a request is answered as once decided, runs follow their table, and revisions have no gap.
 func TestMachinesSurviveTheirOwners(t *testing.T) {

@@ -34,7 +34,7 @@ type machines struct {
 	byUUID map[string]drive.AggregateKey
 	live   map[drive.AggregateKey]knownMachine
 	runs   map[string]keptRun
-	seen   uint64 // events up to here are in the index
+	seen   reading
 	readAt time.Time
 	begun  map[string]bool // runs that are being forgotten
 }
@@ -65,7 +65,7 @@ type machineReply struct {
 func newMachines(o *Owner) *machines {
 	m := &machines{
 		o: o, byUUID: map[string]drive.AggregateKey{}, live: map[drive.AggregateKey]knownMachine{}, runs: map[string]keptRun{},
-		begun: map[string]bool{},
+		seen: reading{}, begun: map[string]bool{},
 	}
 	m.loop = drive.NewAggregates(m, drive.AggregateLimits{})
 	return m
@@ -80,12 +80,7 @@ func (m *machines) entity(f bus.Family, project, id string) bus.Entity {
 
 // takeOver reads the machines and runs of the partition that were written since the last read.
 func (m *machines) takeOver() error {
-	o, end := m.o, m.seen
-	err := o.c.Bus.Scan(o.ctx, o.c.Number, bus.Machine, func(s bus.Stored) error {
-		if s.Seq <= m.seen {
-			return nil
-		}
-		end = max(end, s.Seq)
+	err := m.seen.news(m.o, bus.Machine, func(s bus.Stored) error {
 		state, err := decodeMachine(s)
 		if err != nil {
 			return fmt.Errorf("machine %s: %w", s.Entity.Name, err)
@@ -100,16 +95,13 @@ func (m *machines) takeOver() error {
 	if err != nil {
 		return err
 	}
-	err = o.c.Bus.Scan(o.ctx, o.c.Number, bus.TaskRun, func(s bus.Stored) error {
-		if s.Seq <= m.seen {
-			return nil
-		}
-		end = max(end, s.Seq)
+	err = m.seen.news(m.o, bus.TaskRun, func(s bus.Stored) error {
 		run, err := decodeRun(s)
 		if err != nil {
 			return fmt.Errorf("task run %s: %w", s.Entity.Name, err)
 		}
 		if s.Deleted {
+			delete(m.runs, s.Entity.Name)
 			m.Forget(s.Entity.Project, drive.EntityKey{Family: string(bus.TaskRun), ID: s.Entity.Name}, s.Seq)
 			return nil
 		}
@@ -119,7 +111,7 @@ func (m *machines) takeOver() error {
 	if err != nil {
 		return err
 	}
-	m.seen, m.readAt = end, o.c.Now()
+	m.readAt = m.o.c.Now()
 	return nil
 }
 
