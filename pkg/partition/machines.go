@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -180,13 +179,11 @@ func (m *machines) Due(at time.Time) machineInput { return machineInput{Input: m
 // Load implements drive.AggregatePort: the machines, and then the runs that they name. Between the two somebody may write;
 // then the append fails, since whoever replaces a run writes to it or found it final.
 func (m *machines) Load(keys []drive.AggregateKey, fresh bool) ([]drive.LoadedAggregate[machine.State], error) {
-	ctx, cancel := context.WithTimeout(m.o.ctx, loadTimeout)
-	defer cancel()
 	entities := make([]bus.Entity, len(keys))
 	for i, k := range keys {
 		entities[i] = m.entity(bus.Machine, k.Project, k.ID)
 	}
-	stored, err := m.last(ctx, entities, fresh)
+	stored, err := m.o.port.read(entities, fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -206,12 +203,12 @@ func (m *machines) Load(keys []drive.AggregateKey, fresh bool) ([]drive.LoadedAg
 			runs, of = append(runs, m.entity(bus.TaskRun, keys[i].Project, state.CurrentJob)), append(of, i)
 		}
 	}
-	if stored, err = m.last(ctx, runs, fresh); err != nil {
+	if stored, err = m.o.port.read(runs, fresh); err != nil {
 		return nil, err
 	}
 	for n, s := range stored {
 		if s.Seq == 0 && !fresh { // a follower is behind
-			current, err := m.o.c.Bus.Current(ctx, runs[n:n+1])
+			current, err := m.o.port.read(runs[n:n+1], true)
 			if err != nil {
 				return nil, err
 			}
@@ -229,22 +226,6 @@ func (m *machines) Load(keys []drive.AggregateKey, fresh bool) ([]drive.LoadedAg
 		l.Seqs[drive.EntityKey{Family: string(bus.TaskRun), ID: run.ID}] = s.Seq
 	}
 	return loaded, nil
-}
-
-// last reads the last events of entities, however many.
-func (m *machines) last(ctx context.Context, entities []bus.Entity, fresh bool) (all []bus.Stored, err error) {
-	read := m.o.c.Bus.Last
-	if fresh {
-		read = m.o.c.Bus.Current
-	}
-	for start := 0; start < len(entities); start += bus.LoadEntitiesMax {
-		part, err := read(ctx, entities[start:min(start+bus.LoadEntitiesMax, len(entities))])
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, part...)
-	}
-	return all, nil
 }
 
 // Store implements drive.AggregatePort.

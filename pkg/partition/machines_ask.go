@@ -154,9 +154,7 @@ func (m *machines) ofRun(a wire.MachineAsk, in machineInput, answer func(wire.Ma
 
 // pastRun reads a run; nil where there is none.
 func (m *machines) pastRun(a wire.MachineAsk) (*machine.Run, error) {
-	ctx, cancel := context.WithTimeout(m.o.ctx, loadTimeout)
-	defer cancel()
-	stored, err := m.o.c.Bus.Current(ctx, []bus.Entity{m.entity(bus.TaskRun, a.Project, a.Run)})
+	stored, err := m.o.port.read([]bus.Entity{m.entity(bus.TaskRun, a.Project, a.Run)}, true)
 	if err != nil || stored[0].Seq == 0 || stored[0].Deleted {
 		return nil, err
 	}
@@ -282,7 +280,7 @@ func (m *machines) specs(ctx context.Context, project, kind string, names []stri
 		partition := bus.PartitionOf(project, kind, name, m.o.c.Bus.Partitions())
 		entities[i] = bus.Entity{Partition: partition, Family: bus.Resource, Project: project, Kind: kind, Name: name}
 	}
-	stored, err := m.last(ctx, entities, true)
+	stored, err := m.o.port.read(entities, true)
 	if err != nil {
 		return nil, err
 	}

@@ -210,7 +210,8 @@ func (p *port) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]dri
 	return loaded, loadedJobs, nil
 }
 
-// read returns the last event of each entity; fresh: of the stream's leader.
+// read returns the last event of each entity, however many; fresh: of the stream's leader. It may be called from any
+// goroutine.
 func (p *port) read(entities []bus.Entity, fresh bool) ([]bus.Stored, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, loadTimeout)
 	defer cancel()
