@@ -121,19 +121,9 @@ func (m *module) begin() {
 
 func (m *module) command(kind, name, verb, id string, c wire.Command) {
 	m.t.Helper()
-	body, err := wire.EncodeCommand("", c)
-	require.NoError(m.t, err)
-	answered := false
-	m.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
-		"Drover-Subject": bus.CommandSubject("cmd", "p", kind, name, verb), bus.HeaderRequestID: id,
-	}, Body: body}, func(_ map[string]string, body []byte) {
-		r, err := wire.DecodeReply("", body)
-		require.NoError(m.t, err)
-		require.Nil(m.t, r.Refused, "%+v", r.Refused)
-		answered = true
-	})
-	m.shell.run(m.owner)
-	require.True(m.t, answered)
+	r := m.fixture.command(kind, name, verb, id, c)
+	require.Nil(m.t, r.Refused, "%+v", r.Refused)
+	require.NotEmpty(m.t, r.JobID)
 }
 
 // A callback finds its attempt by the id alone, whoever owns the partition, and is applied once.

@@ -12,7 +12,6 @@ import (
 	"github.com/droverproject/drover/pkg/engine/deployment"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/resource"
-	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/monitoring"
 	"github.com/droverproject/drover/pkg/wire"
 )
@@ -64,15 +63,6 @@ func (c *checks) command(d doorCommand, reply func(resource.Reply)) {
 	})
 }
 
-func refusal(code resource.Code, field, reason string) resource.Reply {
-	r := &resource.Refusal{Code: code, Message: reason}
-	if field != "" {
-		r.Message = field + ": " + reason
-		r.Violations = []resource.Violation{{Field: field, Reason: reason}}
-	}
-	return resource.Reply{Refused: r}
-}
-
 func (c *checks) decide(e *estate, d doorCommand, reply func(resource.Reply)) {
 	at := c.o.c.Now()
 	cmd := &check.Command{
@@ -82,7 +72,7 @@ func (c *checks) decide(e *estate, d doorCommand, reply func(resource.Reply)) {
 	c.orderOf = append(c.orderOf, drive.JobKey{Project: d.Project, ID: cmd.JobID})
 	c.orders = append(c.orders, func(known []drive.LoadedJob, i int, err error) (in drive.AggregateInput[check.Input, check.Effects], ok bool) {
 		if err != nil {
-			reply(refusal(resource.Overloaded, "", "the log could not be read; send the command again: "+err.Error()))
+			reply(refused(resource.Overloaded, "the log could not be read; send the command again: "+err.Error()))
 			return in, false
 		}
 		return c.judge(e, d, cmd, known[i], reply)
@@ -114,8 +104,8 @@ func (c *checks) judge(e *estate, d doorCommand, cmd *check.Command, known drive
 		cmd.Known = &record
 	}
 	if d.verb == resource.VerbApply && cmd.Known == nil {
-		if refused := c.prepare(e, d, cmd); refused != nil {
-			reply(*refused)
+		if r := c.prepare(e, d, cmd); r != nil {
+			reply(resource.Reply{Refused: r})
 			return in, false
 		}
 	}
@@ -126,9 +116,9 @@ func (c *checks) judge(e *estate, d doorCommand, cmd *check.Command, known drive
 		Key: drive.AggregateKey{Project: d.Project, ID: check.ID(d.Kind, d.Name)}, Input: check.Input{At: c.o.c.Now(), Command: cmd},
 		Reply: func(fx check.Effects) { reply(*fx.Reply) },
 		Back: func(err error) {
-			reply(refusal(resource.Overloaded, "", "the command could not be decided now; try again: "+err.Error()))
+			reply(refused(resource.Overloaded, "the command could not be decided now; try again: "+err.Error()))
 		},
-		Aside: func(reason string) { reply(refusal(resource.TooLarge, "", reason)) },
+		Aside: func(reason string) { reply(refused(resource.TooLarge, reason)) },
 	}, true
 }
 
@@ -149,26 +139,17 @@ func (e *estate) below(kind, name string) string {
 }
 
 // prepare judges what an apply needs beside the object itself.
-func (c *checks) prepare(e *estate, d doorCommand, cmd *check.Command) *resource.Reply {
-	refuse := func(code resource.Code, field, reason string) *resource.Reply {
-		r := refusal(code, field, reason)
-		return &r
+func (c *checks) prepare(e *estate, d doorCommand, cmd *check.Command) *resource.Refusal {
+	if m := d.body.Manifest; m != nil {
+		if found := monitoring.Check(d.Kind, d.Name, m.Spec); len(found) > 0 {
+			return refusal(resource.Invalid, found[0].Field, found[0].Reason)
+		}
 	}
-	if d.body.Manifest == nil {
-		return refuse(resource.Invalid, "resource", "apply needs a resource")
+	spec, _, r := appliedSpec(d.body)
+	if r != nil {
+		return r
 	}
-	if found := monitoring.Check(d.Kind, d.Name, d.body.Manifest.Spec); len(found) > 0 {
-		return refuse(resource.Invalid, found[0].Field, found[0].Reason)
-	}
-	spec := d.body.Manifest.Spec
-	if len(spec) == 0 {
-		spec = []byte("{}")
-	}
-	canonical, _, err := manifest.Canonical(spec)
-	if err != nil {
-		return refuse(resource.Invalid, "resource.spec", err.Error())
-	}
-	cmd.Spec = string(canonical)
+	cmd.Spec = string(spec)
 	cmd.Full = e.tree.Len() >= check.ObjectsMax
 	switch d.Kind {
 	case check.MonitoringSystem, check.Capability, check.Repository:
@@ -181,14 +162,10 @@ func (c *checks) prepare(e *estate, d doorCommand, cmd *check.Command) *resource
 }
 
 // pin reads the capability and the monitoring system of a check configuration. They belong to partitions of their own.
-func (c *checks) pin(e *estate, d doorCommand, cmd *check.Command) *resource.Reply {
-	refuse := func(code resource.Code, field, reason string) *resource.Reply {
-		r := refusal(code, field, reason)
-		return &r
-	}
+func (c *checks) pin(e *estate, d doorCommand, cmd *check.Command) *resource.Refusal {
 	capability, place, err := monitoring.CapabilityOf([]byte(cmd.Spec))
 	if err != nil {
-		return refuse(resource.Invalid, "spec", err.Error())
+		return refusal(resource.Invalid, "spec", err.Error())
 	}
 	if on := e.tree.Get(place.On); on == nil || on.Deleted {
 		cmd.Missing = "there is no " + place.On + " for it to be placed on"
@@ -196,24 +173,24 @@ func (c *checks) pin(e *estate, d doorCommand, cmd *check.Command) *resource.Rep
 	}
 	capabilitySpec, err := c.elsewhere(d.Project, check.Capability, capability)
 	if err != nil {
-		return refuse(resource.Overloaded, "", "the log could not be read; send the command again: "+err.Error())
+		return refusal(resource.Overloaded, "", "the log could not be read; send the command again: "+err.Error())
 	}
 	if capabilitySpec == nil {
-		return refuse(resource.Invalid, "spec.capability", "there is no Capability "+capability)
+		return refusal(resource.Invalid, "spec.capability", "there is no Capability "+capability)
 	}
 	system, err := monitoring.SystemOf(capabilitySpec)
 	if err != nil {
-		return refuse(resource.Invalid, "spec.capability", err.Error())
+		return refusal(resource.Invalid, "spec.capability", err.Error())
 	}
 	systemSpec, err := c.elsewhere(d.Project, check.MonitoringSystem, system)
 	if err != nil {
-		return refuse(resource.Overloaded, "", "the log could not be read; send the command again: "+err.Error())
+		return refusal(resource.Overloaded, "", "the log could not be read; send the command again: "+err.Error())
 	}
 	if systemSpec == nil {
-		return refuse(resource.Invalid, "spec.capability", "is one of a MonitoringSystem that is not there: "+system)
+		return refusal(resource.Invalid, "spec.capability", "is one of a MonitoringSystem that is not there: "+system)
 	}
 	if cmd.Pins, err = monitoring.Pin(capability, capabilitySpec, system, systemSpec); err != nil {
-		return refuse(resource.Invalid, "spec.capability", err.Error())
+		return refusal(resource.Invalid, "spec.capability", err.Error())
 	}
 	return nil
 }

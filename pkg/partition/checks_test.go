@@ -37,29 +37,20 @@ func plant(t *testing.T) *grove {
 	return g
 }
 
-// command sends a command; once answers with what came, "" where the owner died before.
+// command sends a command under an id of its own.
 func (g *grove) command(verb, kind, name, spec string) wire.Reply {
 	g.t.Helper()
 	g.n++
 	return g.commandAs(fmt.Sprint("r", g.n), verb, kind, name, spec)
 }
 
-func (g *grove) commandAs(id, verb, kind, name, spec string) (reply wire.Reply) {
+func (g *grove) commandAs(id, verb, kind, name, spec string) wire.Reply {
 	g.t.Helper()
 	c := wire.Command{}
 	if verb == "apply" {
 		c.Manifest = &wire.Manifest{APIVersion: "drover/v1", Kind: kind, Name: name, Spec: []byte(spec)}
 	}
-	body, err := wire.EncodeCommand("", c)
-	require.NoError(g.t, err)
-	g.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
-		"Drover-Subject": bus.CommandSubject("cmd", "p", kind, name, verb), bus.HeaderRequestID: id,
-	}, Body: body}, func(_ map[string]string, body []byte) {
-		reply, err = wire.DecodeReply("", body)
-		require.NoError(g.t, err)
-	})
-	g.shell.run(g.owner)
-	return reply
+	return g.fixture.command(kind, name, verb, id, c)
 }
 
 func (g *grove) apply(kind, name, spec string) {

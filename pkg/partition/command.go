@@ -27,9 +27,7 @@ const headerSelection = "Drover-Selection"
 func (o *Owner) command(r bus.Request, reply Reply) {
 	h := r.Header
 	invalid := func(field, reason string) {
-		o.refuseWith(reply, h, &resource.Refusal{
-			Code: resource.Invalid, Message: field + ": " + reason, Violations: []resource.Violation{{Field: field, Reason: reason}},
-		})
+		o.refuseWith(reply, h, refusal(resource.Invalid, field, reason))
 	}
 	project, kind, name, verb, err := bus.ParseCommandSubject(h[headerSubject])
 	if err != nil {
@@ -79,16 +77,9 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 		Kind: resource.OnCommand, At: at, Command: &c, Traceparent: h[bus.HeaderTraceparent],
 	}}
 	if verb == resource.VerbApply {
-		if body.Manifest == nil {
-			invalid("resource", "apply needs a resource")
-			return
-		}
-		spec := body.Manifest.Spec
-		if len(spec) == 0 {
-			spec = []byte("{}")
-		}
-		if in.Spec, c.SpecDigest, err = manifest.Canonical(spec); err != nil {
-			invalid("resource.spec", err.Error())
+		var r *resource.Refusal
+		if in.Spec, c.SpecDigest, r = appliedSpec(body); r != nil {
+			o.refuseWith(reply, h, r)
 			return
 		}
 		c.Labels, c.Cluster = body.Manifest.Labels, body.Manifest.Cluster
@@ -101,10 +92,6 @@ func (o *Owner) command(r bus.Request, reply Reply) {
 			bp.Digest = c.SpecDigest
 			in.Blueprint, in.IfDigest = bp, body.Args[drive.ArgIfDigest]
 		}
-	}
-	if kind == resource.MachineKind {
-		o.machines.command(c, in.Spec, func(decided resource.Reply) { o.decided(reply, h, key, requestID, decided) })
-		return
 	}
 	in.Reply = func(decided resource.Reply) { o.decided(reply, h, key, requestID, decided) }
 	in.Back = func(err error) {
@@ -134,7 +121,7 @@ func (o *Owner) decided(reply Reply, h map[string]string, key resource.Key, requ
 }
 
 func (o *Owner) refuse(reply Reply, h map[string]string, code resource.Code, message string) {
-	o.refuseWith(reply, h, &resource.Refusal{Code: code, Message: message})
+	o.refuseWith(reply, h, refusal(code, "", message))
 }
 
 func (o *Owner) refuseWith(reply Reply, h map[string]string, r *resource.Refusal) {

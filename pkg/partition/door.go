@@ -8,6 +8,7 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/resource"
+	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/wire"
 )
 
@@ -37,6 +38,36 @@ type doorCommand struct {
 	resource.Key
 	verb, requestID string
 	body            wire.Command
+}
+
+// refusal says why a command is turned away; field may be empty.
+func refusal(code resource.Code, field, reason string) *resource.Refusal {
+	r := &resource.Refusal{Code: code, Message: reason}
+	if field != "" {
+		r.Message = field + ": " + reason
+		r.Violations = []resource.Violation{{Field: field, Reason: reason}}
+	}
+	return r
+}
+
+// refused is the reply to a command that is turned away for what is no field's fault.
+func refused(code resource.Code, reason string) resource.Reply {
+	return resource.Reply{Refused: refusal(code, "", reason)}
+}
+
+// appliedSpec is the spec of the resource that an apply brings, in its canonical form, and its digest.
+func appliedSpec(body wire.Command) (spec []byte, digest string, r *resource.Refusal) {
+	if body.Manifest == nil {
+		return nil, "", refusal(resource.Invalid, "resource", "apply needs a resource")
+	}
+	if spec = body.Manifest.Spec; len(spec) == 0 {
+		spec = []byte("{}")
+	}
+	spec, digest, err := manifest.Canonical(spec)
+	if err != nil {
+		return nil, "", refusal(resource.Invalid, "resource.spec", err.Error())
+	}
+	return spec, digest, nil
 }
 
 // readTimeout is how long one read of a family may take.

@@ -160,16 +160,7 @@ func dormant(t *testing.T, sys *memory.System, now func() time.Time, number int)
 // send sends a command that must be accepted.
 func (f *fixture) send(verb, id string, c wire.Command) {
 	f.t.Helper()
-	body, err := wire.EncodeCommand("", c)
-	require.NoError(f.t, err)
-	var reply wire.Reply
-	f.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
-		"Drover-Subject": bus.CommandSubject("cmd", "p", resource.ListenerKind, "a", verb), bus.HeaderRequestID: id,
-	}, Body: body}, func(_ map[string]string, body []byte) {
-		reply, err = wire.DecodeReply("", body)
-		require.NoError(f.t, err)
-	})
-	f.shell.run(f.owner)
+	reply := f.ask("a", verb, id, c)
 	require.Nil(f.t, reply.Refused)
 	require.NotEmpty(f.t, reply.JobID)
 }

@@ -17,20 +17,12 @@ import (
 	"github.com/droverproject/drover/pkg/wire"
 )
 
-// apply sends a manifest; the reply is there when it returns.
+// manifest applies one; the reply is there when it returns.
 func (f *fixture) manifest(kind, name, spec, id string) wire.Reply {
 	f.t.Helper()
-	body, err := wire.EncodeCommand("", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: kind, Name: name, Spec: []byte(spec)}})
-	require.NoError(f.t, err)
-	var reply wire.Reply
-	f.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
-		"Drover-Subject": bus.CommandSubject("cmd", "p", kind, name, "apply"), bus.HeaderRequestID: id,
-	}, Body: body}, func(_ map[string]string, body []byte) {
-		reply, err = wire.DecodeReply("", body)
-		require.NoError(f.t, err)
+	return f.command(kind, name, "apply", id, wire.Command{
+		Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: kind, Name: name, Spec: []byte(spec)},
 	})
-	f.shell.run(f.owner)
-	return reply
 }
 
 // machine asks what a gateway asks.
@@ -127,6 +119,11 @@ func TestMachineCommands(t *testing.T) {
 	j, err := wire.DecodeJob(m.Body)
 	require.NoError(t, err)
 	require.Equal(t, "Machine", j.Record.Kind)
+	other := f.command("Machine", "m", "delete", "1", wire.Command{}).Refused
+	require.Equal(t, resource.Conflict, other.Code, "whether the request is known is asked first")
+	require.Equal(t, "a Machine knows apply only", f.command("Machine", "m", "delete", "3", wire.Command{}).Refused.Message)
+	nothing := f.command("Machine", "m", "apply", "1", wire.Command{}).Refused
+	require.Equal(t, []resource.Violation{{Field: "resource", Reason: "apply needs a resource"}}, nothing.Violations, "but not of what says nothing")
 	unknown := wire.MachineAsk{UUID: wire.RoutedUUID(0, "x")}
 	require.Equal(t, string(resource.Overloaded), f.machine(wire.MachineGet, unknown).Code, "the log was read a moment ago")
 	c.at = c.at.Add(time.Second)

@@ -17,7 +17,7 @@ import (
 	"github.com/droverproject/drover/pkg/wire"
 )
 
-// Limits of what is kept of task runs (machine_forget.go), and of looks for what is not known.
+// Limits of what is kept of task runs (machines_forget.go), and of looks for what is not known.
 const (
 	RunsKept     = 32                 // runs of a machine, the current one not counted
 	RunsKeptFor  = 7 * 24 * time.Hour // of a run, after its last event
@@ -278,50 +278,35 @@ func (m *machines) Forget(project string, e drive.EntityKey, seq uint64) {
 	m.o.port.forgetEntity(project, e, seq)
 }
 
+func (m *machines) takes(kind string) bool { return kind == resource.MachineKind }
+
 // command takes a Machine's manifest.
-func (m *machines) command(c resource.Command, spec []byte, reply func(resource.Reply)) {
-	key := drive.AggregateKey{Project: c.Key.Project, ID: c.Key.Name}
-	refused := func(code resource.Code, message string) {
-		reply(resource.Reply{Refused: &resource.Refusal{Code: code, Message: message}})
-	}
-	_, jobs, err := m.o.port.Load(nil, []drive.JobKey{{Project: key.Project, ID: c.JobID}}, true)
-	if err != nil {
-		refused(resource.Overloaded, "the log could not be read; send the command again: "+err.Error())
-		return
-	}
-	if known := present(jobs[0]); known.ID != "" {
-		if known.Digest != c.Digest {
-			refused(resource.Conflict, "request id "+c.RequestID+" was used before for another command on this machine")
+func (m *machines) command(d doorCommand, reply func(resource.Reply)) {
+	key := drive.AggregateKey{Project: d.Project, ID: d.Name}
+	id, digest := wire.JobID(d.Key, d.requestID), wire.BodyDigest(d.verb, d.body)
+	var spec []byte
+	if d.verb == resource.VerbApply {
+		var r *resource.Refusal
+		if spec, _, r = appliedSpec(d.body); r != nil {
+			reply(resource.Reply{Refused: r})
 			return
 		}
-		reply(resource.Reply{JobID: known.ID})
+	}
+	_, jobs, err := m.o.port.Load(nil, []drive.JobKey{{Project: d.Project, ID: id}}, true)
+	if err != nil {
+		reply(refused(resource.Overloaded, "the log could not be read; send the command again: "+err.Error()))
 		return
 	}
-	at := m.o.c.Now()
-	in := machineInput{
-		Input: machine.Input{At: at},
-		record: &job.Record{
-			Ref: job.Ref{
-				ID: c.JobID, RequestID: c.RequestID, Digest: c.Digest, Verb: c.Verb, State: job.Succeeded, RequestedBy: c.RequestedBy,
-				AcceptedAt: at, StartedAt: at, EndedAt: at,
-			},
-			Project: key.Project, Kind: resource.MachineKind, Name: key.ID, Revision: 1, MinReader: resource.ReaderFirst,
-		},
-	}
-	offer := func() {
-		m.offer(key, in, func(r machineReply) {
-			if r.fx.Refused != nil {
-				reply(resource.Reply{Refused: &resource.Refusal{Code: commandCode(r.fx.Refused.Code), Message: refusalText(r.fx.Refused)}})
-				return
-			}
-			reply(resource.Reply{JobID: c.JobID})
-		}, func(err error) {
-			refused(resource.Overloaded, "the command could not be decided now; send it again: "+err.Error())
-		},
-			func(reason string) { refused(resource.TooLarge, reason) })
-	}
-	if c.Verb != resource.VerbApply {
-		refused(resource.Invalid, "a Machine knows apply only")
+	known := present(jobs[0])
+	switch {
+	case known.ID != "" && known.Digest != digest:
+		reply(refused(resource.Conflict, "request id "+d.requestID+" was used before for another command on this machine"))
+		return
+	case known.ID != "":
+		reply(resource.Reply{JobID: known.ID})
+		return
+	case d.verb != resource.VerbApply:
+		reply(refused(resource.Invalid, "a Machine knows apply only"))
 		return
 	}
 	said, found := rebar.DecodeMachine(spec)
@@ -329,8 +314,10 @@ func (m *machines) command(c resource.Command, spec []byte, reply func(resource.
 		reply(resource.Reply{Refused: &resource.Refusal{Code: resource.Invalid, Message: "the machine is not valid", Violations: found}})
 		return
 	}
+	at := m.o.c.Now()
 	a := &machine.Apply{
-		RequestID: c.RequestID, Digest: c.Digest, UUID: wire.RoutedUUID(m.o.c.Number, "machine", key.Project, key.ID, c.NewUID),
+		RequestID: d.requestID, Digest: digest,
+		UUID:        wire.RoutedUUID(m.o.c.Number, "machine", d.Project, d.Name, wire.UID(d.Key, d.requestID, at)),
 		Description: said.Description, Meta: said.Meta, Workflow: said.Workflow, Stage: said.Stage, BootEnv: said.BootEnv,
 		Runnable: said.Runnable, Available: said.Available,
 	}
@@ -340,16 +327,33 @@ func (m *machines) command(c resource.Command, spec []byte, reply func(resource.
 		}
 		a.Params[name] = string(value)
 	}
-	in.Apply = a
+	in := machineInput{
+		Input: machine.Input{At: at, Apply: a},
+		record: &job.Record{
+			Ref: job.Ref{
+				ID: id, RequestID: d.requestID, Digest: digest, Verb: d.verb, State: job.Succeeded, RequestedBy: d.body.RequestedBy,
+				AcceptedAt: at, StartedAt: at, EndedAt: at,
+			},
+			Project: d.Project, Kind: d.Kind, Name: d.Name, Revision: 1, MinReader: resource.ReaderFirst,
+		},
+	}
 	var names wanted
 	names.want(said.Workflow, said.Stage)
-	m.define(key.Project, names, func(defs machine.Definitions, err error) {
+	m.define(d.Project, names, func(defs machine.Definitions, err error) {
 		if err != nil {
-			refused(definitionCode(err), err.Error())
+			reply(refused(definitionCode(err), err.Error()))
 			return
 		}
 		a.Definitions = defs
-		offer()
+		m.offer(key, in, func(r machineReply) {
+			if r.fx.Refused != nil {
+				reply(refused(commandCode(r.fx.Refused.Code), refusalText(r.fx.Refused)))
+				return
+			}
+			reply(resource.Reply{JobID: id})
+		}, func(err error) {
+			reply(refused(resource.Overloaded, "the command could not be decided now; send it again: "+err.Error()))
+		}, func(reason string) { reply(refused(resource.TooLarge, reason)) })
 	})
 }
 

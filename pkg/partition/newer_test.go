@@ -43,12 +43,18 @@ func (f *fixture) newer(family bus.Family) {
 }
 
 // ask sends a command and returns the answer.
-func (f *fixture) ask(name, verb, id string, c wire.Command) (reply wire.Reply) {
+func (f *fixture) ask(name, verb, id string, c wire.Command) wire.Reply {
+	f.t.Helper()
+	return f.command(resource.ListenerKind, name, verb, id, c)
+}
+
+// command sends a command; the reply is there when it returns.
+func (f *fixture) command(kind, name, verb, id string, c wire.Command) (reply wire.Reply) {
 	f.t.Helper()
 	body, err := wire.EncodeCommand("", c)
 	require.NoError(f.t, err)
 	f.owner.Ask(bus.Request{Verb: "command", Header: map[string]string{
-		"Drover-Subject": bus.CommandSubject("cmd", "p", resource.ListenerKind, name, verb), bus.HeaderRequestID: id,
+		"Drover-Subject": bus.CommandSubject("cmd", "p", kind, name, verb), bus.HeaderRequestID: id,
 	}, Body: body}, func(_ map[string]string, body []byte) {
 		reply, err = wire.DecodeReply("", body)
 		require.NoError(f.t, err)

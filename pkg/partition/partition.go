@@ -89,7 +89,6 @@ type Owner struct {
 
 	selections *selections
 	callbacks  *callbacks
-	machines   *machines
 	doors      []door
 
 	seen      map[bus.Family]uint64 // the log was read up to here
@@ -106,10 +105,9 @@ func New(ctx context.Context, c Config) *Owner {
 		_, err := o.read(o.loop.Learn)
 		return err
 	}
-	o.machines = newMachines(o)
 	o.callbacks = newCallbacks(o)
 	o.loop.Watch(o.callbacks.observe)
-	o.doors = []door{newPhases(o), newChecks(o), o.machines, o.callbacks}
+	o.doors = []door{newPhases(o), newChecks(o), newMachines(o), o.callbacks}
 	o.selections = &selections{o: o, live: map[drive.JobKey]*walk{}, feeds: map[string]func(){}}
 	return o
 }
