@@ -14,8 +14,6 @@ const (
 	KeyPhase     = "phase"
 	KeyKind      = "kind"
 	KeyVerb      = "verb"
-	KeyFrom      = "from"
-	KeyTo        = "to"
 	KeyRevision  = "revision"
 	KeyAttempt   = "attempt"
 	KeyRequest   = "request"
@@ -23,7 +21,6 @@ const (
 	KeyStream    = "stream"
 	KeySequence  = "sequence"
 	KeyReason    = "reason"
-	KeyCount     = "count"
 )
 
 // Component names a part of a service.
@@ -52,12 +49,6 @@ func Kind(kind string) zap.Field { return zap.String(KeyKind, kind) }
 // Verb is a command's verb.
 func Verb(verb string) zap.Field { return zap.String(KeyVerb, verb) }
 
-// From is the state before a transition.
-func From(state string) zap.Field { return zap.String(KeyFrom, state) }
-
-// To is the state after a transition.
-func To(state string) zap.Field { return zap.String(KeyTo, state) }
-
 // Revision is a resource's revision.
 func Revision(revision uint64) zap.Field { return zap.Uint64(KeyRevision, revision) }
 
@@ -78,6 +69,3 @@ func Sequence(sequence uint64) zap.Field { return zap.Uint64(KeySequence, sequen
 
 // Reason says why, from a closed set or in words.
 func Reason(reason string) zap.Field { return zap.String(KeyReason, reason) }
-
-// Count is how many.
-func Count(n int) zap.Field { return zap.Int(KeyCount, n) }

@@ -85,11 +85,6 @@ type Machine struct {
 	Params      map[string]json.RawMessage `json:"params"`
 }
 
-// Definition reports whether resources of a kind are definitions of this package.
-func Definition(kind string) bool {
-	return slices.Contains([]string{resource.TaskKind, resource.StageKind, resource.WorkflowKind, resource.BootEnvKind}, kind)
-}
-
 // Check returns every mistake of a spec of one of the kinds, with paths below "spec".
 func Check(kind string, spec []byte) []resource.Violation {
 	switch kind {

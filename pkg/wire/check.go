@@ -217,15 +217,6 @@ func EncodeDeployment(e DeploymentEvent) ([]byte, error) {
 
 // DecodeDeployment is the inverse of EncodeDeployment.
 func DecodeDeployment(body []byte) (e DeploymentEvent, err error) {
-	return decodeDeployment(body, true)
-}
-
-// DecodeDeploymentStatus is DecodeDeployment without the details, for those who keep many of them.
-func DecodeDeploymentStatus(body []byte) (e DeploymentEvent, err error) {
-	return decodeDeployment(body, false)
-}
-
-func decodeDeployment(body []byte, details bool) (e DeploymentEvent, err error) {
 	m, err := decodeEvent(body, familyDeployment)
 	if err != nil {
 		return e, err
@@ -248,10 +239,8 @@ func decodeDeployment(body []byte, details bool) (e DeploymentEvent, err error) 
 	if e.From, err = deploymentStatus("from", m.From); err != nil {
 		return e, err
 	}
-	if details {
-		if c.Details, err = DecodeDetails([]byte(s.Details)); err != nil {
-			return e, err
-		}
+	if c.Details, err = DecodeDetails([]byte(s.Details)); err != nil {
+		return e, err
 	}
 	return e, instants(
 		moment{"time", m.Time, &e.At}, moment{"state.createdTime", s.CreatedTime, &c.CreatedAt}, moment{"state.sinceTime", s.SinceTime, &c.Since},

@@ -51,14 +51,7 @@ func TestChecksGoRound(t *testing.T) {
 		for _, full := range []bool{true, false} {
 			roundTrip(t, drawCheckEvent(t, full), EncodeCheck, DecodeCheck)
 			roundTrip(t, drawInstanceEvent(t, full), EncodeInstance, DecodeInstance)
-			e := drawDeploymentEvent(t, full)
-			roundTrip(t, e, EncodeDeployment, DecodeDeployment)
-			body, err := EncodeDeployment(e)
-			require.NoError(t, err)
-			bare, err := DecodeDeploymentStatus(body)
-			require.NoError(t, err)
-			e.Configuration.Details = nil
-			require.Equal(t, e, bare)
+			roundTrip(t, drawDeploymentEvent(t, full), EncodeDeployment, DecodeDeployment)
 		}
 	})
 }

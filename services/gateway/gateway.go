@@ -74,12 +74,7 @@ func (o *RunOptions) Flags(fs *flag.FlagSet) {
 	o.Rebar.flags(fs)
 }
 
-// Run runs the service with DefaultRunOptions on a connected bus until ctx ends. It does not close the bus.
-func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
-	return DefaultRunOptions().Run(ctx, h, b)
-}
-
-// Run is Run with options.
+// Run runs the service on a connected bus until ctx ends. It does not close the bus.
 func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	listener := o.Listener
 	if listener == nil {

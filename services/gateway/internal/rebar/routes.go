@@ -1,9 +1,6 @@
 package rebar
 
-import (
-	"net/http"
-	"slices"
-)
+import "net/http"
 
 // Base is where the API stands.
 const Base = "/api/v3"
@@ -43,15 +40,6 @@ func (s *Server) table() []route {
 		{"GET", "/bootenvs/{name}", anybody, s.getBootEnv},
 		{"GET", "/ws", anybody, s.websocket},
 	}
-}
-
-// Paths lists what is served, for the docs.
-func Paths() []string {
-	var paths []string
-	for _, r := range (&Server{}).table() {
-		paths = append(paths, r.method+" "+Base+r.path)
-	}
-	return slices.Concat(paths, []string{"GET " + Base + "/users/{name}/token"})
 }
 
 func (s *Server) routes() http.Handler {

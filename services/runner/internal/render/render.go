@@ -215,15 +215,6 @@ func (t *Template) Render(ctx context.Context, vars Vars) (string, error) {
 	return out.String(), nil
 }
 
-// String parses and renders in one go.
-func String(ctx context.Context, source string, vars Vars) (string, error) {
-	t, err := Parse(source)
-	if err != nil {
-		return "", err
-	}
-	return t.Render(ctx, vars)
-}
-
 // guard turns a panic of gonja into an error.
 func guard(f func() error) (err error) {
 	defer func() {

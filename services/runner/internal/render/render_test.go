@@ -1,6 +1,7 @@
 package render
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,14 @@ func vars(t *testing.T) Vars {
 		"evil": "{{ resource.name }}{% include '/etc/passwd' %}", "deep": {"a": {"b": 1}}}`))
 	require.NoError(t, err)
 	return Vars{"resource": map[string]any{"name": "web-1", "spec": spec}}
+}
+
+func parseAndRender(ctx context.Context, source string, vars Vars) (string, error) {
+	t, err := Parse(source)
+	if err != nil {
+		return "", err
+	}
+	return t.Render(ctx, vars)
 }
 
 func TestRender(t *testing.T) {
@@ -40,7 +49,7 @@ func TestRender(t *testing.T) {
 		// What is in a spec is text, however it looks.
 		"{{ resource.spec.evil }}": "{{ resource.name }}{% include '/etc/passwd' %}",
 	} {
-		got, err := String(t.Context(), source, vars(t))
+		got, err := parseAndRender(t.Context(), source, vars(t))
 		require.NoError(t, err, source)
 		require.Equal(t, want, got, source)
 	}
@@ -58,7 +67,7 @@ func TestUndefinedIsNamed(t *testing.T) {
 		"{{ resource.spec.size | nosuchfilter }}":   "nosuchfilter",
 		strings.Repeat("x", 9000) + "{{ missing }}": "missing",
 	} {
-		_, err := String(t.Context(), source, vars(t))
+		_, err := parseAndRender(t.Context(), source, vars(t))
 		require.ErrorIs(t, err, ErrTemplate, source)
 		require.Contains(t, err.Error(), name, source)
 		require.Less(t, len(err.Error()), 2*errorBytesMax)
@@ -85,7 +94,7 @@ func TestNoFilesAndNoPrograms(t *testing.T) {
 		"{% if %}",
 		"{% endfor %}",
 	} {
-		out, err := String(t.Context(), source, vars(t))
+		out, err := parseAndRender(t.Context(), source, vars(t))
 		require.ErrorIs(t, err, ErrTemplate, source)
 		require.NotContains(t, out, "sesame")
 		require.NotContains(t, err.Error(), "sesame")
@@ -108,7 +117,7 @@ func TestLimits(t *testing.T) {
 		"nesting": "{{ " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + " }}",
 	} {
 		begin := time.Now()
-		_, err := String(t.Context(), source, v)
+		_, err := parseAndRender(t.Context(), source, v)
 		require.ErrorIs(t, err, ErrLimit, name)
 		require.Less(t, time.Since(begin), 5*TimeMax, name)
 	}
@@ -119,7 +128,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(source)
 	}
 	f.Fuzz(func(t *testing.T, source string) {
-		out, err := String(t.Context(), source, Vars{"a": map[string]any{"b": "c"}, "y": []any{1, 2}})
+		out, err := parseAndRender(t.Context(), source, Vars{"a": map[string]any{"b": "c"}, "y": []any{1, 2}})
 		if err == nil && len(out) > OutputBytesMax {
 			t.Fatalf("%d bytes", len(out))
 		}
