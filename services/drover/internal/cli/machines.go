@@ -109,13 +109,8 @@ func machineNames(args []string) ([]string, error) {
 	return names, nil
 }
 
-func (a *App) getMachines(ctx context.Context, args []string) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
-	defer cancel()
-	names, err := machineNames(args)
-	if err != nil {
-		return err
-	}
+// printMachines prints those of the names, or all, with -o json as what they are, and as text by write.
+func (a *App) printMachines(ctx context.Context, names []string, write func([]machineEntry) error) error {
 	b, err := a.bus(ctx)
 	if err != nil {
 		return err
@@ -128,7 +123,17 @@ func (a *App) getMachines(ctx context.Context, args []string) error {
 	for i := range entries {
 		items[i] = entries[i].item()
 	}
-	return a.printItems(items, len(names) == 1, func() error {
+	return a.printItems(items, len(names) == 1, func() error { return write(entries) })
+}
+
+func (a *App) getMachines(ctx context.Context, args []string) error {
+	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	defer cancel()
+	names, err := machineNames(args)
+	if err != nil {
+		return err
+	}
+	return a.printMachines(ctx, names, func(entries []machineEntry) error {
 		if len(entries) == 0 {
 			a.tell("nothing there: no machine in project %s", render.Text(a.project))
 			return nil
@@ -176,19 +181,7 @@ func (a *App) describeMachines(ctx context.Context, args []string) error {
 	if names == nil {
 		return usage("name the machine: machine/NAME")
 	}
-	b, err := a.bus(ctx)
-	if err != nil {
-		return err
-	}
-	entries, err := a.readMachines(ctx, b, names)
-	if err != nil {
-		return err
-	}
-	items := make([]item, len(entries))
-	for i := range entries {
-		items[i] = entries[i].item()
-	}
-	return a.printItems(items, len(entries) == 1, func() error {
+	return a.printMachines(ctx, names, func(entries []machineEntry) error {
 		for i := range entries {
 			if err := a.writeMachine(a.Out, &entries[i].state); err != nil {
 				return err

@@ -26,19 +26,9 @@ type cmdbEntry struct {
 }
 
 func (d *Door) getCmdbEntry(w http.ResponseWriter, r *http.Request) {
-	id, partition, ok := d.pathID(w, r)
-	if !ok {
-		return
-	}
-	v, err := d.find(r.Context(), partition, wire.PhaseInstanceQuery{ServiceInstance: id})
-	switch {
-	case err != nil:
-		unanswered(w)
-	case !v.Found:
-		unknown(w)
-	default:
+	d.look(w, r, func(id uint64) wire.PhaseInstanceQuery { return wire.PhaseInstanceQuery{ServiceInstance: id} }, func(partition int, v wire.PhaseInstance) {
 		d.showEntry(r.Context(), w, http.StatusOK, partition, v)
-	}
+	})
 }
 
 func (d *Door) showEntry(ctx context.Context, w http.ResponseWriter, status, partition int, v wire.PhaseInstance) {

@@ -53,6 +53,23 @@ func (d *Door) find(ctx context.Context, partition int, q wire.PhaseInstanceQuer
 	}
 }
 
+// look answers a call that only asks what the id of its path stands for: show is called with it, where that is known.
+func (d *Door) look(w http.ResponseWriter, r *http.Request, query func(id uint64) wire.PhaseInstanceQuery, show func(partition int, v wire.PhaseInstance)) {
+	id, partition, ok := d.pathID(w, r)
+	if !ok {
+		return
+	}
+	v, err := d.find(r.Context(), partition, query(id))
+	switch {
+	case err != nil:
+		unanswered(w)
+	case !v.Found:
+		unknown(w)
+	default:
+		show(partition, v)
+	}
+}
+
 func (d *Door) ask(ctx context.Context, partition int, q wire.PhaseInstanceQuery) (v wire.PhaseInstance, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {

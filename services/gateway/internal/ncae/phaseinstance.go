@@ -37,19 +37,9 @@ func shown(v wire.PhaseInstance) phaseInstance {
 func running(status string) bool { return status == "OR" || status == "UP" || status == "RI" }
 
 func (d *Door) getPhaseInstance(w http.ResponseWriter, r *http.Request) {
-	id, partition, ok := d.pathID(w, r)
-	if !ok {
-		return
-	}
-	v, err := d.find(r.Context(), partition, wire.PhaseInstanceQuery{PhaseInstance: id})
-	switch {
-	case err != nil:
-		unanswered(w)
-	case !v.Found:
-		unknown(w)
-	default:
+	d.look(w, r, func(id uint64) wire.PhaseInstanceQuery { return wire.PhaseInstanceQuery{PhaseInstance: id} }, func(_ int, v wire.PhaseInstance) {
 		httpapi.Respond(w, http.StatusOK, shown(v))
-	}
+	})
 }
 
 // patchPhaseInstance takes what became of an attempt. Said twice it is the same; said of an attempt that has ended otherwise,

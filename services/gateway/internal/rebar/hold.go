@@ -11,13 +11,10 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/gateway/internal/retry"
 )
 
-const (
-	tryTimeout = 5 * time.Second // for one answer of an owner
-	backoffMin = 20 * time.Millisecond
-	backoffMax = 500 * time.Millisecond
-)
+const tryTimeout = 5 * time.Second // for one answer of an owner
 
 // errHeld is for a request that was held as long as it may be.
 var errHeld = errors.New("nobody decides on this machine at present")
@@ -27,24 +24,15 @@ func (s *Server) hold(ctx context.Context, try func(ctx context.Context) error) 
 	ctx, cancel := context.WithTimeout(ctx, HoldMax)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	backoff := backoffMin
-	for {
-		one, end := context.WithTimeout(ctx, tryTimeout)
-		err := try(one)
-		end()
-		if err == nil || errors.Is(err, bus.ErrDenied) || errors.Is(err, bus.ErrTooLarge) {
-			return err
-		}
-		wait := time.NewTimer(backoff)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return errors.Join(errHeld, err)
-		}
-		backoff = min(2*backoff, backoffMax)
+	err := retry.Do(ctx, tryTimeout, final, try)
+	if err != nil && !final(err) {
+		err = errors.Join(errHeld, err)
 	}
+	return err
 }
+
+// final reports whether another try cannot help.
+func final(err error) bool { return errors.Is(err, bus.ErrDenied) || errors.Is(err, bus.ErrTooLarge) }
 
 // decide asks the owner of a partition until it answers.
 func (s *Server) decide(ctx context.Context, partition int, verb string, a wire.MachineAsk) (answer wire.MachineAnswer, err error) {

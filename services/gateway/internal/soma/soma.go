@@ -44,17 +44,16 @@ import (
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/gateway/internal/httpapi"
+	"github.com/droverproject/drover/services/gateway/internal/retry"
 )
 
 // Limits of one request.
 const (
 	Patience    = 8 * time.Second // for an owner to answer
 	TryTimeout  = 2 * time.Second // for one answer
-	backoffMin  = 20 * time.Millisecond
-	backoffMax  = 500 * time.Millisecond
-	AsksMax     = 16      // owners that one list asks at once
-	ListedMax   = 500_000 // ids of one list; past it the rest keeps its flag
-	SystemBytes = 253     // bytes of a monitoring system's name
+	AsksMax     = 16              // owners that one list asks at once
+	ListedMax   = 500_000         // ids of one list; past it the rest keeps its flag
+	SystemBytes = 253             // bytes of a monitoring system's name
 )
 
 // Bus is the part of the bus that is needed.
@@ -341,28 +340,21 @@ func (h *Handler) ask(ctx context.Context, partition int, verb string, q wire.Ch
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	request := bus.Request{Verb: "check." + verb, Header: map[string]string{bus.HeaderContentType: bus.ContentTypeJSON}, Body: body}
-	for wait := backoffMin; ; wait = min(2*wait, backoffMax) {
+	err = retry.Do(ctx, TryTimeout, nil, func(ctx context.Context) error {
 		tries++
-		try, end := context.WithTimeout(ctx, TryTimeout)
-		reply, err := h.bus.AskDoor(try, partition, request)
-		end()
+		reply, err := h.bus.AskDoor(ctx, partition, request)
 		if errors.Is(err, bus.ErrNoOwner) {
 			tries-- // nobody has seen it
 		}
-		if err == nil {
-			if a, err = wire.DecodeCheckAnswer(reply.Body); err == nil && a.Code != resource.Overloaded {
-				return a, tries, nil
-			}
-			if err == nil {
-				err = errOverloaded
-			}
+		if err != nil {
+			return err
 		}
-		select {
-		case <-ctx.Done():
-			return a, tries, err
-		case <-time.After(wait):
+		if a, err = wire.DecodeCheckAnswer(reply.Body); err == nil && a.Code == resource.Overloaded {
+			err = errOverloaded
 		}
-	}
+		return err
+	})
+	return a, tries, err
 }
 
 // unanswered is real: a client that looks at the status tries again.
