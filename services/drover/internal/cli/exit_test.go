@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -50,10 +51,14 @@ func TestUsageErrors(t *testing.T) {
 		"history node", "jobs show", "jobs list --state odd", "jobs frob", "logs", "logs node --tail -2", "wait node/a", "wait node/a --for ready",
 		"retry node/a --scope some", "do", "do reboot", "do apply node/a", "do x node/a --arg y", "do x node/a --arg y=1 --arg y=2",
 		"get -o xml", "get node -l a=b=c", "decode --type event --subject a", "apply", "up extra", "up --sync sometimes", "up --nats here",
-		"up --ephemeral --data x", "up --log-level loud", "version extra", "start --all blueprint", "events --tail -3", "--output",
+		"up --metrics there", "up --ephemeral --data x", "up --log-level loud", "version extra", "start --all blueprint", "events --tail -3", "--output",
 	} {
 		a := app(memory.New(memory.Options{}))
-		a.Up = up.Run
+		data := filepath.Join(t.TempDir(), "data")
+		a.Up = func(ctx context.Context, o up.Options) error {
+			o.Data = data // and not where the test runs
+			return up.Run(ctx, o)
+		}
 		r := drover(t, a, strings.Fields(args)...)
 		if args == "start node -l a=" { // a label with an empty value is a selector
 			require.Equal(t, ExitUnreachable, r.code, r.err)
@@ -62,6 +67,7 @@ func TestUsageErrors(t *testing.T) {
 		require.Equal(t, ExitUsage, r.code, "%s: %s%s", args, r.out, r.err)
 		require.Contains(t, r.err, "error: ", args)
 		require.Empty(t, r.out, args)
+		require.NoDirExists(t, data, "%s: what is refused leaves nothing", args)
 	}
 }
 

@@ -99,7 +99,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Sync != SyncAlways && o.Sync != SyncDefault {
 		return fmt.Errorf("%w: sync %q is neither %s nor %s", ErrOptions, o.Sync, SyncAlways, SyncDefault)
 	}
-	for _, a := range []struct{ address, what string }{{o.NATS, "nats"}, {o.HTTP, "http"}} {
+	said := []struct{ address, what string }{{o.NATS, "nats"}, {o.HTTP, "http"}}
+	if o.Metrics != "" {
+		said = append(said, struct{ address, what string }{o.Metrics, "metrics"})
+	}
+	for _, a := range said {
 		if _, _, err := splitAddress(a.address, a.what); err != nil {
 			return err // before the data folder is made
 		}
