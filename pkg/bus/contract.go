@@ -98,6 +98,10 @@ func Contracts() []Contract {
 
 // ProjectUser is a user who commands and sees one project only. Its bus must use the inbox prefix
 // InboxPrefix(User)+"_"+Token(project).
+//
+// Names are not kept from it: a client of JetStream asks after streams ($JS.API.STREAM.INFO), and the server's answer lists
+// the subjects of a stream, so the keys of all projects, to who asks for them. What the keys hold it cannot read. Whom names
+// must be kept from has a system, or a NATS account, of its own.
 func ProjectUser(project string) Contract {
 	p := Token(project)
 	publish := []string{"drover.cmd." + p + ".>", "drover.api." + p + ".>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.REFUSED.drover.refused." + p + ".>"}

@@ -213,6 +213,17 @@ func TestPermissions(t *testing.T) {
 	require.Equal(t, "re callback.find", string(asked.Body), "whatever it asks is asked of callbacks")
 	_, err = gateway.Ask(ctx, 1, bus.Request{Verb: "command"})
 	require.ErrorIs(t, err, bus.ErrDenied, "commands go through intake")
+	for _, verb := range []string{"machine.next", "callback.find"} {
+		_, err = notifier.AskDoor(ctx, phase.Partition(orchestrator.Partitions()), bus.Request{Verb: verb})
+		require.ErrorIs(t, err, bus.ErrDenied, "it asks which check instances are pending, and no %s", verb)
+	}
+	asked, err = notifier.AskDoor(ctx, phase.Partition(orchestrator.Partitions()), bus.Request{Verb: "check.pokes"})
+	require.NoError(t, err)
+	require.Equal(t, "re check.pokes", string(asked.Body))
+	for _, verb := range []string{"machine.next", "check.pokes", "callback.find"} {
+		_, err = runner.AskDoor(ctx, phase.Partition(orchestrator.Partitions()), bus.Request{Verb: verb})
+		require.ErrorIs(t, err, bus.ErrDenied, "a runner asks %s", verb)
+	}
 	require.NoError(t, gateway.PublishOutput(e.Project, e.Kind, e.Name, []byte("a module's line")))
 	last, err = runner.Last(ctx, []bus.Entity{e}) // whether old work is still wanted
 	require.NoError(t, err)
