@@ -22,6 +22,12 @@ import (
 	"github.com/droverproject/drover/pkg/wire"
 )
 
+// timeoutOf is how long an attempt has time, by the phases that ask a module.
+var timeoutOf = map[string]time.Duration{"vlan": 20 * time.Second, "ready": 60 * time.Second, "port": 20 * time.Second}
+
+// eventsKept is how many events of a subject EVENTS keeps.
+const eventsKept = 8
+
 // vpn is a service of three phases (seed 000): an ExtApiPhase, whose module calls back before it answers; a PollingPhase; and
 // a ServiceManagementPhase, whose child is a service of another kind. All of them are idempotent, and can be undone.
 func vpn(module, gateway string) []command {
@@ -35,13 +41,13 @@ func vpn(module, gateway string) []command {
 	return []command{
 		{Kind: "Blueprint", Name: "access", Verb: "apply", ID: "access", Body: apply("Blueprint", "access", object{
 			"lifecycle": "service", "phases": list{
-				object{"name": "port", "idempotent": true, "timeout": "20s", "executor": post("/port"), "undo": post("/port/decom")},
+				object{"name": "port", "idempotent": true, "timeout": timeoutOf["port"].String(), "executor": post("/port"), "undo": post("/port/decom")},
 			},
 		}, nil)},
 		{Kind: "Blueprint", Name: "vpn", Verb: "apply", ID: "vpn", Body: apply("Blueprint", "vpn", object{
 			"lifecycle": "service", "phases": list{
-				object{"name": "vlan", "idempotent": true, "timeout": "20s", "executor": post("/vlan"), "undo": post("/vlan/decom")},
-				object{"name": "ready", "idempotent": true, "timeout": "60s", "executor": poll("/ready"), "undo": poll("/gone")},
+				object{"name": "vlan", "idempotent": true, "timeout": timeoutOf["vlan"].String(), "executor": post("/vlan"), "undo": post("/vlan/decom")},
+				object{"name": "ready", "idempotent": true, "timeout": timeoutOf["ready"].String(), "executor": poll("/ready"), "undo": poll("/gone")},
 				object{
 					"name": "access", "idempotent": true, "executor": object{"children": object{
 						"kind": "access", "spec": object{"vlan": "{{ resource.spec.vlan }}", "label": "vpn-{{ resource.spec.vlan }}"},
@@ -143,7 +149,11 @@ func serveServices(t *testing.T, servers, n int) {
 	if t.Failed() {
 		return
 	}
-	verifyServices(t, c, m, n)
+	all := 0
+	for _, times := range timeouts {
+		all += times
+	}
+	verifyServices(t, c, m, n, all)
 	empty(t, d.js, "COMMANDS", "RESULTS", "WORK", "POISON")
 	died := map[string]int{}
 	for _, p := range append(h.services, h.servers...) {
@@ -179,19 +189,17 @@ func killServices(ctx context.Context, h *house) {
 		if s[0] != "nats" {
 			struck = h.service(s[0])
 		}
-		crashes := func() (n int) {
-			for _, p := range struck {
+		died := func() bool { // one of them, where it was to
+			return slices.ContainsFunc(struck, func(p *process) bool {
 				_, at, _ := p.deaths()
-				n += len(at)
-			}
-			return n
+				return slices.Contains(at, s[1])
+			})
 		}
-		before := crashes()
 		for _, p := range struck {
 			p.kill(s[1])
 		}
 		pause(ctx, 500*time.Millisecond)
-		for s[1] != "" && crashes() == before && pause(ctx, 10*time.Millisecond) { // one dies where it was to; the instances live until then
+		for s[1] != "" && !died() && pause(ctx, 10*time.Millisecond) { // the instances live until then
 		}
 	}
 	for _, p := range append(h.services, h.servers...) {
@@ -281,10 +289,20 @@ func liveService(ctx context.Context, t *testing.T, d *door, c *chronicle, name 
 
 func ptr[T any](v T) *T { return &v }
 
-// verifyServices holds the log to itself, and the module's ledger to the log.
-func verifyServices(t *testing.T, c *chronicle, m *module, n int) {
+// verifyServices holds the log to itself, and the module's ledger to the log. timeouts is how often one who drove a service found
+// it in Error without the module having said so.
+//
+// The log may have gaps for who reads along: EVENTS keeps 8 of a subject, what is gone is purged at once, and the only server, or
+// the one that is read, is killed. What must hold all the same is held across a gap.
+func verifyServices(t *testing.T, c *chronicle, m *module, n, timeouts int) {
 	t.Helper()
-	steps, missed := 0, 0
+	type gap struct {
+		key resource.Key
+		uid string
+		to  uint64 // the last revision that was not seen
+	}
+	var gaps []gap
+	steps := 0
 	known := map[string]resource.Transaction{} // by id
 	ends := map[string]int{}
 	before := map[resource.Key]resource.State{}
@@ -296,15 +314,22 @@ func verifyServices(t *testing.T, c *chronicle, m *module, n int) {
 		s := e.Resource.State
 		was := before[s.Key]
 		if was.UID == s.UID && s.Revision <= was.Revision {
-			continue // a trace that is written again while it is forgotten
+			require.True(t, was.Gone && s.Revision == was.Revision, "%s revision %d is there twice, and no trace that is written again while it is forgotten", s.Key, s.Revision)
+			continue
 		}
 		if j := s.JobByID(jobOf(&s)); j != nil {
 			require.Empty(t, audit.Resource(s, c.blueprints[j.Blueprint]), "%s revision %d", s.Key, s.Revision)
 		}
 		steps++
-		switch {
-		case was.UID == s.UID && s.Revision > was.Revision+1, was.UID != "" && was.UID != s.UID && (!was.Gone || s.Revision > 1):
-			missed++ // purged before it was read: EVENTS keeps 8 of a resource, and what is gone is purged at once
+		switch another := was.UID != s.UID; {
+		case another && s.Revision > 1, !another && s.Revision > was.Revision+1:
+			gaps = append(gaps, gap{s.Key, s.UID, s.Revision - 1})
+			if !another { // jobs may have come and gone; nothing else goes back
+				was.Revision, was.Jobs = s.Revision-1, nil
+				require.Empty(t, audit.Transition(was, s), "%s revision %d, after a gap", s.Key, s.Revision)
+			}
+		case another && was.Exists(): // its last events were purged
+			gaps = append(gaps, gap{s.Key, was.UID, was.Revision + 1})
 		case was.UID != "":
 			require.Empty(t, audit.Transition(was, s), "%s revision %d", s.Key, s.Revision)
 		}
@@ -326,7 +351,12 @@ func verifyServices(t *testing.T, c *chronicle, m *module, n int) {
 		}
 		before[s.Key] = s
 	}
-	require.Less(t, missed, steps/10, "too much was purged before it was read to judge the rest")
+	for _, g := range gaps {
+		last := before[g.key]
+		require.True(t, last.UID != g.uid || last.Gone || last.Revision >= g.to+eventsKept,
+			"%s revision %d is not in the log, and neither was it too old to be kept, nor is its resource gone", g.key, g.to)
+	}
+	require.Less(t, len(gaps), steps/10, "too much was purged before it was read to judge the rest")
 	times := map[string]int{}
 	for _, a := range m.asked() {
 		tr, ok := known[a.Vars.Transaction]
@@ -344,21 +374,33 @@ func verifyServices(t *testing.T, c *chronicle, m *module, n int) {
 		}
 		require.Equal(t, project, a.Vars.TenantSlug)
 	}
-	asked := 0
+	asked, early, late := 0, 0, 0
 	for id, tr := range known {
 		require.False(t, tr.Ended.IsZero(), "a transaction is under way: %+v", tr)
 		require.Equal(t, 1, ends[id], "a transaction ends once: %+v", tr)
-		if tr.Phase != "access" {
-			// A killed runner may hold the work for longer than the attempt has time: then nobody was asked.
-			expired := tr.Outcome == resource.Failed && tr.Ended.Sub(tr.Began) >= 20*time.Second
-			require.True(t, times[id] > 0 || expired, "the module was never asked for %+v", tr)
-			asked++
+		if tr.Phase == "access" {
+			continue // a child's work, which is its parent's attempt too
 		}
+		asked++
+		expired := false
+		if tr.Outcome == resource.Failed {
+			if expired = tr.Ended.Sub(tr.Began) >= timeoutOf[tr.Phase]; expired {
+				late++
+			} else {
+				require.Equal(t, "ready", tr.Phase, "an attempt failed before its time, and the module had not said so: %+v", tr)
+				early++
+			}
+		}
+		// The work of a killed runner is handed out again when its lease ends, which may be later than the attempt has time:
+		// then nobody was asked. No other attempt may end unasked.
+		require.True(t, times[id] > 0 || expired, "the module was never asked for %+v", tr)
 	}
+	require.LessOrEqual(t, early, n, "the module says of one attempt of each service that it failed")
+	require.LessOrEqual(t, early+late, n+timeouts, "each failed attempt leads its service to Error once, where who drives it finds it")
 	for i := range n {
 		require.Equal(t, map[string]bool{`{"label":"vpn-100","vlan":100}`: true, `{"label":"vpn-200","vlan":200}`: true}, vlans[fmt.Sprintf("v%d/access", i)])
 	}
-	t.Logf("%d events, %d gaps; %d transactions in the log, %d of them a module's, which was asked %d times", steps, missed, len(known), asked, len(m.asked()))
+	t.Logf("%d events, %d gaps; %d transactions in the log, %d of them a module's, which was asked %d times; %d failed by its word, %d by time", steps, len(gaps), len(known), asked, len(m.asked()), early, late)
 }
 
 // jobOf is the job that drives a resource, or that did last.
