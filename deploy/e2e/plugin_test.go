@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
@@ -26,7 +27,8 @@ done < "$DROVER_NAMES_FILE"`
 
 // TestPlugins has plugins announce their phases and carry them out while each service, the server and the plugins' workers
 // are killed in the middle, once on one server and once on three. A kill fails nothing: every phase is done at its first
-// attempt. It takes a minute and more, since the work of a killed worker comes again after 30 s.
+// attempt. Everybody has a key, and the rights of deploy/nats/permissions.conf; the workers have the role PLUGIN. It takes
+// a minute and more, since the work of a killed worker comes again after 30 s.
 func TestPlugins(t *testing.T) {
 	if !withThreads() {
 		t.Skip("takes minutes: DROVER_THREADS=1 runs it")
@@ -37,7 +39,7 @@ func TestPlugins(t *testing.T) {
 }
 
 func plugins(t *testing.T, servers int) {
-	h := newHouse(t, plan{servers: servers, intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1})
+	h := newHouse(t, plan{servers: servers, intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1, guarded: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	nc := h.connect()
@@ -63,8 +65,8 @@ func plugins(t *testing.T, servers int) {
 		if definition == told {
 			script = "cd '" + h.dir + "'\ncat \"$DROVER_NAMES_FILE\" >> told"
 		}
-		workers = append(workers, h.run(fmt.Sprint("plugin-", i), "drover", "plugin", "exec", "-s", h.url, "--batch", "10",
-			"--definition", definition, "--", "sh", "-c", script))
+		args := append([]string{"plugin", "exec", "-s", h.url, "--batch", "10", "--definition", definition}, h.key(bus.Plugin)...)
+		workers = append(workers, h.run(fmt.Sprint("plugin-", i), "drover", append(args, "--", "sh", "-c", script)...))
 	}
 	h.services = append(h.services, workers...) // stopped with the others
 	added := func(w *process) bool {

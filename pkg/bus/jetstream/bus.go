@@ -2,9 +2,12 @@ package jetstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,7 +93,12 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		return fail(fmt.Errorf("connect: %w", err))
 	}
 	b.appends = b.newGatherer()
-	if err := b.learn(ctx); err != nil {
+	// Where replies may not come to this user, every request would time out, and nobody would know why.
+	err = b.taken(ctx, b.calls.prefix+"*")
+	if err == nil {
+		err = b.learn(ctx)
+	}
+	if err != nil {
 		b.calls.close()
 		return fail(fmt.Errorf("connect: %w", err))
 	}
@@ -117,12 +125,31 @@ func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, er
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			return nil, fmt.Errorf("%w: %w", bus.ErrDenied, err)
 		}
+		if hopeless(err) {
+			return nil, err
+		}
 		select {
 		case <-ctx.Done():
 			return nil, err
 		case <-time.After(apiPause):
 		}
 	}
+}
+
+// hopeless says whether another try would meet the same: files that cannot be read, certificates that do not fit, contexts
+// that are not there.
+func hopeless(err error) bool {
+	var file *fs.PathError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &file), errors.As(err, &certificate):
+		return true
+	case errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted), errors.Is(err, nats.ErrNkeyAndUser):
+		return true
+	}
+	// natscontext and the alerts of TLS have no errors of their own, only these words.
+	return slices.ContainsFunc([]string{"unknown context ", "invalid context name ", "tls: certificate required"},
+		func(words string) bool { return strings.Contains(err.Error(), words) })
 }
 
 // learn asks the system with how many partitions it was created, and whether it is dear to store a message alone.
@@ -239,6 +266,11 @@ func (b *Bus) asyncError(err error) {
 func (b *Bus) subscribed(subject string) error {
 	ctx, cancel := context.WithTimeout(b.ctx, connectWait)
 	defer cancel()
+	return b.taken(ctx, subject)
+}
+
+// taken is subscribed, until ctx ends.
+func (b *Bus) taken(ctx context.Context, subject string) error {
 	err := b.retry(ctx, func(ctx context.Context) error {
 		err := b.nc.FlushWithContext(ctx)
 		if errors.Is(err, nats.ErrConnectionClosed) && !b.nc.IsClosed() {

@@ -15,8 +15,8 @@ import (
 type Options struct {
 	// URL of the server, or several, separated by commas. Empty: nats://127.0.0.1:4222, unless Context names others.
 	URL string
-	// Context is the name of one of the `nats` CLI's contexts, whose server and credentials are used; a URL given
-	// here takes precedence over the context's. Empty: none.
+	// Context is the name of one of the `nats` CLI's contexts, whose server, user, TLS and inbox prefix are used; what is
+	// given here takes precedence over the context's. Empty: none.
 	Context string
 	// InProcess is a server in this process (natsd.Server), to be reached without a socket; URL is then not used. Nil:
 	// none.
@@ -148,6 +148,9 @@ func (o Options) connection() ([]nats.Option, error) {
 	if o.InboxPrefix != "" {
 		opts = append(opts, nats.CustomInboxPrefix(o.InboxPrefix))
 	}
+	if o.Context != "" && (o.CredentialsFile != "" || o.NKeyFile != "" || o.Token != "" || o.User != "") {
+		opts = append(opts, withoutUser)
+	}
 	switch {
 	case o.CredentialsFile != "":
 		opts = append(opts, nats.UserCredentials(o.CredentialsFile))
@@ -169,6 +172,13 @@ func (o Options) connection() ([]nats.Option, error) {
 		opts = append(opts, nats.ClientCert(o.TLSCertFile, o.TLSKeyFile))
 	}
 	return opts, nil
+}
+
+// withoutUser takes back what a context says of who connects: nats.go refuses two identities.
+func withoutUser(n *nats.Options) error {
+	n.User, n.Password, n.Token, n.Nkey = "", "", "", ""
+	n.UserJWT, n.SignatureCB = nil, nil
+	return nil
 }
 
 var _ bus.Bus = (*Bus)(nil)

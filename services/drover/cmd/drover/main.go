@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/bus/jetstream"
 	"github.com/droverproject/drover/services/drover/internal/bench"
 	"github.com/droverproject/drover/services/drover/internal/cli"
@@ -46,13 +45,9 @@ func run() int {
 }
 
 func connect(ctx context.Context, c cli.Connection) (cli.Bus, error) {
-	inbox := ""
-	if c.Role != "" {
-		inbox = bus.InboxPrefix(c.Role)
-	}
 	b, err := jetstream.Connect(ctx, jetstream.Options{
-		InboxPrefix: inbox,
-		URL:         c.Server, Context: c.Context, CredentialsFile: c.Creds, Name: "drover-cli",
+		URL: c.Server, Context: c.Context, Name: "drover-cli", InboxPrefix: c.Inbox(),
+		CredentialsFile: c.Creds, NKeyFile: c.NKey, TLSCAFile: c.TLSCA, TLSCertFile: c.TLSCert, TLSKeyFile: c.TLSKey,
 		Partitions: c.Partitions, Replicas: c.Replicas, Sync: c.Sync,
 	})
 	if err != nil {

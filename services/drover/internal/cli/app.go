@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -188,14 +190,31 @@ func (a *App) bus(ctx context.Context) (Bus, error) {
 		if errors.As(err, &f) {
 			return nil, err
 		}
-		f = fail(ExitUnreachable, "connect to %s: %w", a.Address(), err)
-		if errors.Is(err, bus.ErrDenied) {
-			return nil, f.withHint("the server refused this user; see --creds and --context")
-		}
-		return nil, f.withHint("is a server running there? `drover up` starts one; --server or NATS_URL names another")
+		return nil, fail(ExitUnreachable, "connect to %s: %w", a.Address(), err).withHint("%s", a.connectHint(err))
 	}
 	a.opened = b
 	return b, nil
+}
+
+// connectHint is what the user can do about a connection that could not be opened.
+func (a *App) connectHint(err error) string {
+	var certificate *tls.CertificateVerificationError
+	var file *fs.PathError
+	switch {
+	case errors.Is(err, bus.ErrDenied):
+		return "the server refused this user; --creds, --nkey and --context say who asks, --inbox-prefix where replies come to"
+	case errors.As(err, &certificate):
+		return "--tlsca names the authority of the server's certificate"
+	case strings.Contains(err.Error(), "tls: certificate required"): // the server's alert has no type
+		return "--tlscert and --tlskey give the certificate that the server wants of its clients"
+	case errors.As(err, &file):
+		return "the file is named by a flag, a variable (see `drover --help`) or the configuration file"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "a server is there, and does not answer: does it run JetStream, and has it a leader?"
+	case a.Context != "" && a.Connection.Server == "":
+		return "`nats context ls` lists contexts, and `nats context show` what one says"
+	}
+	return "is a server running there? `drover up` starts one; --server or NATS_URL names another"
 }
 
 // prepare runs before every command.

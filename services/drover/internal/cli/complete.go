@@ -22,7 +22,7 @@ func (a *App) completeSettings(root *cobra.Command) {
 	}
 	fixed("output", outputs...)
 	fixed("color", "auto", "always", "never")
-	for _, free := range []string{"server", "context", "project", "timeout"} {
+	for _, free := range []string{"server", "context", "project", "timeout", "inbox-prefix"} {
 		fixed(free)
 	}
 }

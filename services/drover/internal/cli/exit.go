@@ -98,7 +98,7 @@ func hintOf(err error) string {
 	case errors.Is(err, bus.ErrNoOwner):
 		return "is `drover up`, or intake and the orchestrator, running? `drover doctor` checks"
 	case errors.Is(err, bus.ErrDenied):
-		return "the server's permissions decide who may say what; use --creds of a user who may, see `drover doctor`"
+		return "the server's permissions decide who may say what; `drover doctor` says what this user may, and --creds, --nkey or --context name another"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "--timeout gives it longer"
 	case errors.Is(err, bus.ErrFull):

@@ -198,9 +198,7 @@ func (p *pluginExec) run(ctx context.Context, command []string) error {
 
 // worker opens the bus for one who pulls work.
 func (a *App) worker(ctx context.Context) (bus.Bus, error) {
-	if a.Context == "" { // a context says its own inbox
-		a.Role = bus.Plugin
-	}
+	a.Role = bus.Plugin
 	opened, err := a.bus(ctx)
 	if err != nil {
 		return nil, err

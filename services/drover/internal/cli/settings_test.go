@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/droverproject/drover/pkg/bus"
 )
 
 func read(t *testing.T, env map[string]string, args ...string) (settings, error) {
@@ -27,12 +31,12 @@ func TestSettingsDefaults(t *testing.T) {
 
 func TestFlagOverEnvironmentOverFile(t *testing.T) {
 	t.Parallel()
-	file := write(t, "config.yaml", "server: nats://file:4222\ncreds: /file.creds\nproject: file\noutput: yaml\ntimeout: 3s\n")
+	file := write(t, "config.yaml", "server: nats://file:4222\ncreds: /file.creds\ntlsca: /ca\ninbox-prefix: _INBOX_a\nproject: file\noutput: yaml\ntimeout: 3s\n")
 	env := map[string]string{"DROVER_CONFIG": file}
 	s, err := read(t, env)
 	require.NoError(t, err)
 	require.Equal(t, settings{
-		Connection: Connection{Server: "nats://file:4222", Creds: "/file.creds"}, project: "file", output: "yaml", color: "auto",
+		Connection: Connection{Server: "nats://file:4222", Creds: "/file.creds", TLSCA: "/ca", InboxPrefix: "_INBOX_a"}, project: "file", output: "yaml", color: "auto",
 		timeout: 3 * time.Second,
 	}, s)
 
@@ -52,7 +56,7 @@ func TestFlagOverEnvironmentOverFile(t *testing.T) {
 	s, err = read(t, env, "-s", "nats://flag:4222", "-p", "flag", "-o", "name", "--timeout", "1m", "--color", "always")
 	require.NoError(t, err)
 	require.Equal(t, settings{
-		Connection: Connection{Server: "nats://flag:4222", Creds: "/file.creds"}, project: "flag", output: "name", color: "always",
+		Connection: Connection{Server: "nats://flag:4222", Creds: "/file.creds", TLSCA: "/ca", InboxPrefix: "_INBOX_a"}, project: "flag", output: "name", color: "always",
 		timeout: time.Minute,
 	}, s)
 }
@@ -79,6 +83,25 @@ func TestConnectionComesFromOnePlace(t *testing.T) {
 		"credentials flag with a server of the environment": {
 			map[string]string{"NATS_URL": "nats://a"}, []string{"--creds", "/c"}, Connection{Server: "nats://a", Creds: "/c"},
 		},
+		"a key is stronger than another place's credentials": {
+			map[string]string{"NATS_CREDS": "/c"}, []string{"--nkey", "/k"}, Connection{Server: DefaultServer, NKey: "/k"},
+		},
+		"a key of this place for the context of another": {
+			map[string]string{"NATS_CONTEXT": "prod", "DROVER_NKEY": "/k", "NATS_CA": "/ca", "DROVER_INBOX_PREFIX": "_INBOX_user"}, nil,
+			Connection{Context: "prod", NKey: "/k", TLSCA: "/ca", InboxPrefix: "_INBOX_user"},
+		},
+		"a context flag with its own user, whatever the environment says": {
+			map[string]string{"NATS_NKEY": "/k", "NATS_CA": "/ca", "NATS_CERT": "/cert", "NATS_KEY": "/key", "DROVER_INBOX_PREFIX": "x"},
+			[]string{"--context", "prod"}, Connection{Context: "prod"},
+		},
+		"certificates of the nats CLI's variables": {
+			map[string]string{"NATS_URL": "tls://a", "NATS_NKEY": "/k", "NATS_CA": "/ca", "NATS_CERT": "/cert", "NATS_KEY": "/key"}, nil,
+			Connection{Server: "tls://a", NKey: "/k", TLSCA: "/ca", TLSCert: "/cert", TLSKey: "/key"},
+		},
+		"a certificate and its key from one place": {
+			map[string]string{"NATS_CERT": "/cert", "NATS_KEY": "/key"}, []string{"--tlscert", "/c2", "--tlskey", "/k2", "--tlsca", "/ca2"},
+			Connection{Server: DefaultServer, TLSCA: "/ca2", TLSCert: "/c2", TLSKey: "/k2"},
+		},
 		"credentials alone": {
 			map[string]string{"DROVER_CREDS": "/c"}, nil, Connection{Server: DefaultServer, Creds: "/c"},
 		},
@@ -100,6 +123,9 @@ func TestSettingsThatAreWrongNameTheirPlace(t *testing.T) {
 		`DROVER_COLOR: "pink"`:                         {map[string]string{"DROVER_COLOR": "pink"}, nil},
 		`DROVER_TIMEOUT: "soon" is no duration`:        {map[string]string{"DROVER_TIMEOUT": "soon"}, nil},
 		`--timeout: "-1s" is no duration`:              {nil, []string{"--timeout", "-1s"}},
+		`--creds and --nkey exclude each other`:        {nil, []string{"--creds", "/c", "--nkey", "/k"}},
+		`NATS_CREDS and NATS_NKEY exclude each other`:  {map[string]string{"NATS_CREDS": "/c", "NATS_NKEY": "/k"}, nil},
+		`--tlscert and --tlskey need each other`:       {map[string]string{"NATS_KEY": "/k"}, []string{"--tlscert", "/c"}},
 		`no such file`:                                 {nil, []string{"--config", "/nonexistent"}},
 		`unknown field "colour"`:                       {map[string]string{"DROVER_CONFIG": write(t, "a.yaml", "colour: never\n")}, nil},
 		`larger than 65536 bytes`:                      {map[string]string{"DROVER_CONFIG": write(t, "b.yaml", "#"+string(make([]byte, configBytesMax)))}, nil},
@@ -110,4 +136,51 @@ func TestSettingsThatAreWrongNameTheirPlace(t *testing.T) {
 	}
 	_, err := read(t, map[string]string{"HOME": t.TempDir()})
 	require.NoError(t, err, "the default file need not be there")
+}
+
+// TestEverySettingHasItsPlaces: each flag can be said by a variable and in the file, and --help names the variables.
+func TestEverySettingHasItsPlaces(t *testing.T) {
+	t.Parallel()
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	addSettings(flags)
+	values := map[string]string{"output": "json", "color": "never", "timeout": "3s"}
+	flags.VisitAll(func(f *pflag.Flag) {
+		for _, variable := range []string{ownVariable(f.Name), natsVariable(f.Name)} {
+			require.True(t, variable == "" || strings.Contains(f.Usage, variable), "--%s: %s", f.Name, f.Usage)
+		}
+		if f.Name == "config" {
+			return
+		}
+		value := cmp.Or(values[f.Name], "/"+f.Name)
+		other := map[string]string{"tlscert": "tlskey", "tlskey": "tlscert"}[f.Name]
+		env, text, args := map[string]string{ownVariable(f.Name): value}, f.Name+": "+value+"\n", []string{"--" + f.Name, value}
+		if other != "" {
+			env[ownVariable(other)], text, args = "/x", text+other+": /x\n", append(args, "--"+other, "/x")
+		}
+		unset, err := read(t, nil)
+		require.NoError(t, err)
+		byFlag, err := read(t, nil, args...)
+		require.NoError(t, err)
+		byVariable, err := read(t, env)
+		require.NoError(t, err)
+		byFile, err := read(t, nil, "--config", write(t, "c.yaml", text))
+		require.NoError(t, err)
+		require.NotEqual(t, unset, byFlag, f.Name)
+		require.Equal(t, byFlag, byVariable, f.Name)
+		require.Equal(t, byFlag, byFile, f.Name)
+	})
+}
+
+func TestRepliesComeToTheRolesInbox(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]Connection{
+		"":                {Server: "nats://a", Creds: "/c"},
+		"_INBOX_user":     {Server: "nats://a", NKey: "/k"},
+		"_INBOX_plugin":   {Server: "nats://a", NKey: "/k", Role: bus.Plugin},
+		"_INBOX_mine":     {Server: "nats://a", NKey: "/k", Role: bus.Plugin, InboxPrefix: "_INBOX_mine"},
+		"_INBOX_contexts": {Context: "prod", NKey: "/k", InboxPrefix: "_INBOX_contexts"},
+	} {
+		require.Equal(t, want, c.Inbox())
+	}
+	require.Empty(t, Connection{Context: "prod", NKey: "/k", Role: bus.Plugin}.Inbox(), "the context says it")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/services/drover/internal/render"
 	"github.com/droverproject/drover/services/drover/internal/up"
 )
@@ -34,6 +35,7 @@ operator may: run this once, then start the services. The number of partitions c
 A server does not tell its clients its sync_interval. Where it is always, say so: on one server what waits for the disk is
 then stored together, which about doubles the rate. A wrong word costs speed and nothing else.`,
 		Example: `  drover setup --context operator --replicas 3
+  drover setup --nkey operator.nk
   drover setup --sync always
   drover setup -o json`,
 		Args:              cobra.NoArgs,
@@ -43,6 +45,9 @@ then stored together, which about doubles the rate. A wrong word costs speed and
 				return usage("--sync %s: always or default", sync)
 			}
 			a.Partitions, a.Replicas, a.Sync = partitions, replicas, sync
+			if a.NKey != "" { // with permissions, nobody else may
+				a.Role = bus.Operator
+			}
 			return a.setup(ctx)
 		}),
 	}
