@@ -31,6 +31,9 @@ func orchard(t *testing.T) *shelf {
 		state.CreatedAt, state.UpdatedAt, state.MinReader, state.Revision, state.Generation = at, at, 1, 1, 1
 		s.resource(wire.ResourceEvent{Event: resource.Event{JobID: "job-1", Cause: resource.Cause{Kind: "continue"}}, State: state, At: at})
 	}
+	s.blueprint("execution", `{"lifecycle":"execution","phases":[
+		{"name":"make","states":["Init"],"executor":{"children":{"do":"apply","items":"items","kind":"deployitem"}}},
+		{"name":"run","states":["Progressing"],"executor":{"children":{"do":"run"}}}]}`)
 	oak := resource.Key{Project: "default", Kind: "execution", Name: "oak"}
 	put(resource.State{
 		Key: oak, UID: "uid-oak", State: "Progressing", Target: "Succeeded", SpecDigest: "s1", Jobs: []job.Ref{ref(job.Running, false)},
@@ -77,6 +80,7 @@ func TestTreeOutput(t *testing.T) {
 		"tree-describe": "describe execution/oak",
 		"tree-child":    "describe deployitem/oak/i9",
 		"tree-failed":   "describe deployitem/oak/i0",
+		"tree-graph":    "graph execution/oak --items 6",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -47,6 +47,10 @@ func TestOutput(t *testing.T) {
 		"logs-json":         "logs node/web-2 -o jsonl",
 		"doctor":            "doctor --data /nonexistent",
 		"project":           "get -p other",
+		"graph-kind":        "graph node",
+		"graph-failed":      "graph node/web-10.example.com",
+		"graph-dot":         "graph blueprint/node --format dot",
+		"graph-none":        "graph disk",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

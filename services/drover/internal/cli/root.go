@@ -62,7 +62,7 @@ client, and what others do shows here.`,
 	add(groupDrive, newApply(a))
 	add(groupFlows, newFlows(a)...)
 	add(groupDrive, newDo(a), newApprove(a), newRetry(a), newCancel(a), newInterrupt(a), newDelete(a), newWait(a))
-	add(groupSee, newGet(a), newDescribe(a), newPhases(a), newEvents(a), newHistory(a), newJobs(a), newLogs(a))
+	add(groupSee, newGet(a), newDescribe(a), newPhases(a), newGraph(a), newEvents(a), newHistory(a), newJobs(a), newLogs(a))
 	add(groupRun, newUp(a), newSetup(a), newPlugin(a))
 	add(groupTools, newBench(a), newDoctor(a), newDecode(a), newSchema(a), newVersion(a))
 	root.SetCompletionCommandGroupID(groupTools)

@@ -140,6 +140,8 @@ func TestServiceOutput(t *testing.T) {
 		"service-describe-json": "describe service/gated item/busy -o json",
 		"service-kind":          "describe blueprint/service",
 		"service-blueprints":    "get blueprints",
+		"service-graph":         "graph service",
+		"service-graph-broken":  "graph service/broken",
 		"queue-describe":        "describe item/busy",
 		"queue-jobs":            "jobs list item/busy",
 		"approve-help":          "approve --help",
