@@ -87,10 +87,48 @@ func (a *App) completeKinds(cmd *cobra.Command, suffix string, lists bool) ([]st
 			words = append(words, prints[i].kind()+suffix)
 		}
 		if lists {
-			words = append(words, "blueprints", "jobs")
+			words = append(words, "blueprints", "jobs", "machines", "checks", "instances")
 		}
 		return plainWords(words), err
 	})
+}
+
+// completePhases completes KIND/PHASE behind a prefix, and with kinds also KIND.
+func (a *App) completePhases(cmd *cobra.Command, prefix string, kinds bool) ([]string, cobra.ShellCompDirective) {
+	return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+		prints, err := listBlueprints(ctx, b, a.project)
+		var words []string
+		for i := range prints {
+			if kinds {
+				words = append(words, prefix+prints[i].kind())
+			}
+			for _, p := range phasesOf(&prints[i], "") {
+				words = append(words, prefix+p.String())
+			}
+		}
+		return plainWords(words), err
+	})
+}
+
+// completeDescribe completes KIND/NAME, blueprint/KIND and phase/KIND/PHASE.
+func (a *App) completeDescribe(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	switch kind, _, slash := strings.Cut(toComplete, "/"); {
+	case slash && kind == kindPhase:
+		return a.completePhases(cmd, kindPhase+"/", false)
+	case slash && isBlueprint(kind):
+		return a.ask(cmd, func(ctx context.Context, b Bus) ([]string, error) {
+			prints, err := listBlueprints(ctx, b, a.project)
+			words := make([]string, len(prints))
+			for i := range prints {
+				words[i] = kind + "/" + prints[i].kind()
+			}
+			return plainWords(words), err
+		})
+	case !slash && len(args) == 0:
+		words, directive := a.completeTargets(cmd, args, toComplete)
+		return append(words, "blueprint/", kindPhase+"/"), directive
+	}
+	return a.completeTargets(cmd, args, toComplete)
 }
 
 // completeVerbs completes the verbs of all blueprints.

@@ -26,19 +26,22 @@ const historyShown = 8
 
 func newDescribe(a *App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "describe KIND/NAME...",
+		Use:     "describe (KIND/NAME... | KIND NAME... | phase/KIND.PHASE)",
 		Aliases: []string{"desc"},
 		Short:   "Show one resource in full, ending with why it is where it is",
 		Long: `Show a resource: its phases, jobs, children, attributes, labels, spec and last events, and at the end why it is where
 it is: what it waits for, since when, and who can change that. Of its children those are shown that are not done, what
-failed first.`,
+failed first.
+
+phase/KIND.PHASE, or phase/KIND/PHASE, is a phase's own record: what its workers are doing, and who is in it.`,
 		Example: `  drover describe node/web-1
   drover describe node web-1 web-2
   drover describe blueprint/node
+  drover describe phase/node.create-instance
   drover describe instance/0003c0de-0000-4000-8000-000000000000
   drover describe node/web-1 -o json | jq .why`,
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completeTargets,
+		ValidArgsFunction: a.completeDescribe,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
 			ctx, cancel := a.bounded(ctx, RequestTimeout)
 			defer cancel()
@@ -55,6 +58,9 @@ failed first.`,
 			b, err := a.bus(ctx)
 			if err != nil {
 				return err
+			}
+			if targets[0].kind == kindPhase {
+				return a.describePhases(ctx, b, targets)
 			}
 			return a.describe(ctx, b, targets)
 		}),
@@ -220,6 +226,9 @@ func (a *App) writeDescription(w io.Writer, d *description) error {
 	}
 	if len(d.history) > 0 {
 		s.heading("Last events")
+		if text := droppedText(d.history); text != "" {
+			s.line("  %s", a.paint.Dim(text))
+		}
 		from := max(0, len(d.history)-historyShown)
 		s.table(a.historyTable(d.history[from:], false), "  ")
 	}
@@ -285,16 +294,9 @@ func (a *App) writePhases(s *sheet, r *resource.State) {
 	}
 	s.heading("Phases")
 	now := a.Now()
-	t := render.NewTable("PHASE", "STATE", "STATUS", "ATTEMPT", "SINCE", "DUE", "MESSAGE")
+	t := render.NewTable("PHASE", "STATE", "STATUS", "ATTEMPT", "SINCE", "NEXT", "MESSAGE")
 	for i := range r.Phases {
 		run := &r.Phases[i]
-		due := ""
-		switch {
-		case run.Due.After(now):
-			due = "in " + render.Span(run.Due.Sub(now))
-		case !run.Due.IsZero() && run.Status.Active():
-			due = "now"
-		}
 		status := a.paintStatus(run.Status)
 		if run.Undo && run.Status != resource.Undone {
 			status += " (undo)"
@@ -306,7 +308,8 @@ func (a *App) writePhases(s *sheet, r *resource.State) {
 		if run.Attempt > 0 {
 			attempt = fmt.Sprint(run.Attempt)
 		}
-		t.Row(render.Text(run.Name), render.Text(run.State), status, attempt, render.Age(now, run.Since), due, render.Text(run.Message))
+		t.Row(render.Text(run.Name), render.Text(run.State), status, attempt, render.Age(now, run.Since), nextText(now, run),
+			render.Text(run.Message))
 	}
 	s.table(t, "  ")
 	for i := range r.Phases {
@@ -314,6 +317,34 @@ func (a *App) writePhases(s *sheet, r *resource.State) {
 		writeNested(s, run.Name+" data", run.Data)
 		writeNested(s, run.Name+" outputs", run.Outputs)
 	}
+}
+
+// nextText is what happens next to a phase by itself, and when; empty: nothing does.
+func nextText(now time.Time, run *resource.PhaseRun) string {
+	due := func(what string, at time.Time) string {
+		switch {
+		case at.IsZero():
+			return ""
+		case at.After(now):
+			return what + " in " + render.Span(at.Sub(now))
+		}
+		return what + " now"
+	}
+	switch run.Status { //nolint:exhaustive // nothing happens to the others by itself
+	case resource.Waiting, resource.Running:
+		return due("times out", run.Deadline)
+	case resource.Canceling:
+		return due("is given up", run.Due)
+	case resource.Sleeping:
+		switch {
+		case run.Retrying:
+			return due("retry", run.Due)
+		case run.Callback:
+			return due("times out", run.Deadline)
+		}
+		return due("call", run.Due)
+	}
+	return ""
 }
 
 func writeNested(s *sheet, title string, values map[string]string) {

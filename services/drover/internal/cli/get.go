@@ -16,6 +16,7 @@ import (
 
 func newGet(a *App) *cobra.Command {
 	var labels string
+	var watch bool
 	cmd := &cobra.Command{
 		Use:     "get [KIND[,KIND...] [NAME...] | KIND/NAME...]",
 		Aliases: []string{"list", "ls"},
@@ -26,18 +27,24 @@ made of.
 
 PHASES names the phases that keep a resource in its state, or, where each phase walks by itself (a service), the state
 of each. CHILDREN is shown where any has some. JOB is what it is at, or was last, and how many jobs wait behind it. GENERATION counts changes of the spec;
-OBSERVED is the one that was last carried out to the end.`,
+OBSERVED is the one that was last carried out to the end.
+
+With --watch it goes on and prints each resource again whenever it changes; what is deleted has the state (gone).`,
 		Example: `  drover get                           everything
   drover get node
   drover get node -l rack=a -o wide
   drover get node/web-1 -o yaml
   drover get node -o json | jq -r '.[] | select(.state.phaseFailed) | .name'
+  drover get node --watch
   drover get blueprints`,
 		ValidArgsFunction: a.completeGet,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
 			sel, err := selector.Parse(labels)
 			if err != nil {
 				return usage("%w", err)
+			}
+			if watch {
+				return a.watch(ctx, args, sel)
 			}
 			if len(args) == 1 && args[0] == "jobs" {
 				return a.listJobs(ctx, jobFilter{})
@@ -62,6 +69,7 @@ OBSERVED is the one that was last carried out to the end.`,
 		}),
 	}
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only those whose labels match, as in rack=a,size!=small")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and print resources again when they change")
 	return cmd
 }
 

@@ -17,8 +17,8 @@ func newHistory(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "history KIND/NAME",
 		Short: "Show what the log still holds of a resource",
-		Long: `Show the events that the log still holds of a resource, oldest first. The log keeps the last few of each; a
-stream that sources EVENTS can keep them longer.`,
+		Long: `Show the events that the log still holds of a resource, oldest first. The log keeps the last few of each; what it has
+dropped is told on stderr, by revision. A stream that sources EVENTS can keep them longer.`,
 		Example: `  drover history node/web-1
   drover history node/web-1 -o jsonl | jq -c '[.time, .from, .to, .cause]'`,
 		Args:              cobra.RangeArgs(1, 2),
@@ -47,6 +47,9 @@ stream that sources EVENTS can keep them longer.`,
 			items := make([]item, len(events))
 			for i := range events {
 				items[i] = resourceItem(&events[i])
+			}
+			if text := droppedText(events); text != "" {
+				a.tell("%s", text)
 			}
 			return a.printItems(items, false, func() error { return a.historyTable(events, true).Write(a.Out, "") })
 		}),
@@ -86,6 +89,30 @@ func logged(ctx context.Context, b Bus, project string, t target) ([]bus.Stored,
 		return nil, fmt.Errorf("history of %s: %w", t, err)
 	}
 	return stored, nil
+}
+
+// droppedText says which revisions of one resource's events the log no longer holds; empty: it holds all. Revisions are
+// contiguous within one uid, and begin with 1.
+func droppedText(events []entry) string {
+	var dropped []string
+	next, uid := uint64(1), ""
+	for i := range events {
+		s := &events[i].State
+		if s.UID != uid {
+			uid, next = s.UID, 1
+		}
+		switch {
+		case s.Revision == next+1:
+			dropped = append(dropped, fmt.Sprint(next))
+		case s.Revision > next:
+			dropped = append(dropped, fmt.Sprintf("%d to %d", next, s.Revision-1))
+		}
+		next = max(next, s.Revision+1)
+	}
+	if len(dropped) == 0 {
+		return ""
+	}
+	return "the log no longer holds revision " + strings.Join(dropped, ", ")
 }
 
 // historyTable shows events of one resource.

@@ -26,7 +26,7 @@ const inPhaseShown = 10
 
 func newPhases(a *App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "phases [KIND... | KIND/PHASE...]",
+		Use:     "phases [KIND... | KIND/PHASE... | KIND.PHASE...]",
 		Aliases: []string{"phase"},
 		Short:   "Show what phases are doing, and who is in them",
 		Long: `Show the phases of all kinds, of some kinds, or some phases in full: what their workers are doing, who holds them, what
@@ -41,7 +41,7 @@ needs a worker.`,
   drover phases node/create-instance
   drover phases -o json | jq -r '.[] | select(.waiting > 0 and (.holders | length) == 0) | .phase'`,
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return a.completeKinds(cmd, "", false)
+			return a.completePhases(cmd, "", true)
 		},
 		RunE: a.runner(func(ctx context.Context, args []string) error {
 			ctx, cancel := a.bounded(ctx, RequestTimeout)
@@ -77,19 +77,98 @@ func (a *App) showPhases(ctx context.Context, b Bus, args []string) error {
 		}
 	}
 	for _, arg := range args {
-		kind, name, one := strings.Cut(arg, "/")
-		i := slices.IndexFunc(prints, func(p blueprintEntry) bool { return p.kind() == kind })
-		if i < 0 {
-			return fail(ExitNotFound, "blueprint/%s in project %s: %w", kind, a.project, bus.ErrNotFound).
-				withHint("`drover get blueprints` lists what there is")
-		}
-		of := phasesOf(&prints[i], name)
-		if one && len(of) == 0 {
-			return fail(ExitNotFound, "phase %s of kind %s: %w", name, kind, bus.ErrNotFound).withHint("`drover phases %s` lists what there is", kind)
+		of, one, err := a.phasesNamed(prints, arg)
+		if err != nil {
+			return err
 		}
 		single = single || one
 		found = append(found, of...)
 	}
+	return a.printPhases(ctx, b, found, single)
+}
+
+// kindPhase is what phase records are called where kinds are named.
+const kindPhase = "phase"
+
+// describePhases shows phases in full.
+func (a *App) describePhases(ctx context.Context, b Bus, targets []target) error {
+	prints, err := listBlueprints(ctx, b, a.project)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(prints, func(p blueprintEntry) bool { return p.kind() == kindPhase }) {
+		return a.describe(ctx, b, targets) // they are resources here, and `drover phases` shows the records
+	}
+	var found []phaseEntry
+	for _, t := range targets {
+		if t.kind != kindPhase {
+			return usage("%s is no phase: describe resources by a command of their own", t)
+		}
+		of, one, err := a.phasesNamed(prints, t.name)
+		if err != nil {
+			return err
+		}
+		if !one {
+			return usage("%q names a kind: say which phase by phase/KIND.PHASE; `drover phases %s` lists them", t.name, t.name)
+		}
+		found = append(found, of...)
+	}
+	return a.printPhases(ctx, b, found, true)
+}
+
+// phasesNamed are the phases of KIND, or the one (then one is true) of KIND/PHASE or KIND.PHASE. Kinds and phases may hold dots
+// themselves: KIND.PHASE is cut where there is such a phase.
+func (a *App) phasesNamed(prints []blueprintEntry, text string) (found []phaseEntry, one bool, err error) {
+	if slash := strings.IndexByte(text, '/'); slash >= 0 {
+		found, err = a.phaseOf(prints, text[:slash], text[slash+1:])
+		return found, true, err
+	}
+	if slices.ContainsFunc(prints, func(p blueprintEntry) bool { return p.kind() == text }) {
+		found, err = a.phaseOf(prints, text, "")
+		return found, false, err
+	}
+	for i, r := range text {
+		if r != '.' {
+			continue
+		}
+		if of, err := a.phaseOf(prints, text[:i], text[i+1:]); err == nil {
+			found = append(found, of...)
+		}
+	}
+	switch {
+	case len(found) > 1:
+		forms := make([]string, len(found))
+		for i := range found {
+			forms[i] = found[i].String()
+		}
+		return nil, true, usage("%q may be %s: name it with a slash", text, strings.Join(forms, " or "))
+	case len(found) == 1:
+		return found, true, nil
+	}
+	kind, name, dotted := strings.Cut(text, ".")
+	if !dotted {
+		name = ""
+	}
+	found, err = a.phaseOf(prints, kind, name)
+	return found, dotted, err
+}
+
+// phaseOf are the phases of a kind, or the one of a name where that is not empty.
+func (a *App) phaseOf(prints []blueprintEntry, kind, name string) ([]phaseEntry, error) {
+	i := slices.IndexFunc(prints, func(p blueprintEntry) bool { return p.kind() == kind })
+	if i < 0 {
+		return nil, fail(ExitNotFound, "blueprint/%s in project %s: %w", kind, a.project, bus.ErrNotFound).
+			withHint("`drover get blueprints` lists what there is")
+	}
+	of := phasesOf(&prints[i], name)
+	if name != "" && len(of) == 0 {
+		return nil, fail(ExitNotFound, "phase %s of kind %s: %w", name, kind, bus.ErrNotFound).withHint("`drover phases %s` lists what there is", kind)
+	}
+	return of, nil
+}
+
+// printPhases shows them in a table, or each in full.
+func (a *App) printPhases(ctx context.Context, b Bus, found []phaseEntry, full bool) error {
 	if err := readPhases(ctx, b, a.project, found); err != nil {
 		return err
 	}
@@ -98,15 +177,20 @@ func (a *App) showPhases(ctx context.Context, b Bus, args []string) error {
 		p := &found[i]
 		items[i] = item{name: "phase/" + p.String(), json: jsonOf(p.report())}
 	}
-	return a.printItems(items, single && len(found) == 1, func() error {
+	return a.printItems(items, full && len(found) == 1, func() error {
 		if len(found) == 0 {
 			a.tell("nothing there: no phase in project %s", render.Text(a.project))
 			return nil
 		}
-		if !single {
+		if !full {
 			return a.phaseTable(found).Write(a.Out, "")
 		}
 		for i := range found {
+			if i > 0 {
+				if err := a.printf("\n"); err != nil {
+					return err
+				}
+			}
 			if err := a.writePhase(a.Out, &found[i]); err != nil {
 				return err
 			}

@@ -23,38 +23,48 @@ const phasesColumns = 48
 
 // resourceTable shows where resources stand.
 func (a *App) resourceTable(entries []entry) *render.Table {
-	header := []string{"NAME", "STATE", "TARGET", "PHASES", "JOB", "AGE"}
 	parents := slices.ContainsFunc(entries, func(e entry) bool { return childrenText(&e.State) != "" })
+	t := render.NewTable(a.resourceHeader(parents)...)
+	for i := range entries {
+		t.Row(a.resourceRow(&entries[i], parents)...)
+	}
+	return t
+}
+
+// resourceHeader names the columns; parents says that some have children.
+func (a *App) resourceHeader(parents bool) []string {
+	header := []string{"NAME", "STATE", "TARGET", "PHASES", "JOB", "AGE"}
 	if parents {
 		header = slices.Insert(header, 4, "CHILDREN")
 	}
 	if a.wide() {
 		header = append(header, "JOB ID", "REVISION", "GENERATION", "OBSERVED", "UPDATED", "LABELS")
 	}
-	t := render.NewTable(header...)
-	now := a.Now()
-	for i := range entries {
-		s := &entries[i].State
-		phases := phasesText(s)
-		if !a.wide() {
-			phases = render.Cut(phases, phasesColumns)
-		}
-		verb, id := jobText(s)
-		row := []string{
-			render.Text(s.Kind + "/" + s.Name), a.stateText(s), targetText(s), a.paintPhases(s, phases), verb,
-			render.Age(now, s.CreatedAt),
-		}
-		if parents {
-			row = slices.Insert(row, 4, childrenText(s))
-		}
-		if a.wide() {
-			row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), observedText(s),
-				render.Age(now, s.UpdatedAt),
-				render.Text(labelsText(s.Labels)))
-		}
-		t.Row(row...)
+	return header
+}
+
+func (a *App) resourceRow(e *entry, parents bool) []string {
+	s, now := &e.State, a.Now()
+	phases := phasesText(s)
+	if !a.wide() {
+		phases = render.Cut(phases, phasesColumns)
 	}
-	return t
+	verb, id := jobText(s)
+	state := a.stateText(s)
+	if s.Gone || e.stored.Deleted {
+		state = a.paint.Dim("(gone)")
+	}
+	row := []string{
+		render.Text(s.Kind + "/" + s.Name), state, targetText(s), a.paintPhases(s, phases), verb, render.Age(now, s.CreatedAt),
+	}
+	if parents {
+		row = slices.Insert(row, 4, childrenText(s))
+	}
+	if a.wide() {
+		row = append(row, render.Text(id), fmt.Sprint(s.Revision), fmt.Sprint(s.Generation), observedText(s), render.Age(now, s.UpdatedAt),
+			render.Text(labelsText(s.Labels)))
+	}
+	return row
 }
 
 // stateText is the lifecycle state, painted by how it is meant.

@@ -14,6 +14,7 @@ const gutter = "   "
 type Table struct {
 	header []string
 	rows   [][]string
+	widths []int // of what was written
 }
 
 // NewTable makes a table; with no header it prints none.
@@ -34,19 +35,20 @@ func (t *Table) Row(cells ...string) {
 // Len is the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write prints it. indent stands before each line.
+// Write prints it. indent stands before each line. What is written again is what was added since, under the same columns as
+// far as it fits: the rows are gone with it, so that a table can go on for ever.
 func (t *Table) Write(w io.Writer, indent string) error {
 	lines := t.rows
 	if len(t.header) > 0 {
 		lines = append([][]string{t.header}, t.rows...)
 	}
-	var widths []int
+	t.header, t.rows = nil, nil
 	for _, line := range lines {
 		for i, cell := range line {
-			if i == len(widths) {
-				widths = append(widths, 0)
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
 			}
-			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
+			t.widths[i] = max(t.widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
 	var b strings.Builder
@@ -55,7 +57,7 @@ func (t *Table) Write(w io.Writer, indent string) error {
 		for i, cell := range line {
 			b.WriteString(cell)
 			if i < len(line)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-text.StringWidthWithoutEscSequences(cell)))
+				b.WriteString(strings.Repeat(" ", t.widths[i]-text.StringWidthWithoutEscSequences(cell)))
 				b.WriteString(gutter)
 			}
 		}
