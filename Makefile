@@ -102,8 +102,13 @@ mutate: ## Plant faults one at a time, and check that the tests find each (minut
 ##@ Change
 
 .PHONY: generate
-generate: tools ## Generate code from proto/ into proto/gen
+generate: tools generate-docs ## Generate code from proto/ into proto/gen, and the reference docs
 	$(BUF) generate
+
+# The tests that hold these pages to the code write them.
+.PHONY: generate-docs
+generate-docs: ## Generate docs/cli.md and docs/metrics.md from the code
+	cd services/drover && $(GO) test -count=1 -run '^TestReference$$' ./internal/cli ./internal/up -update
 
 .PHONY: fmt
 fmt: tools ## Format Go and protobuf sources

@@ -40,6 +40,8 @@ type Bus struct {
 	calls   *calls
 
 	partitions atomic.Int64           // 0: not known yet
+	replicas   atomic.Int64           // of EVENTS; 0: not known yet
+	asked      int                    // Options.Replicas as it was given
 	sync       atomic.Pointer[string] // what the system notes of the server; nil: not known
 	appends    *gatherer              // of EVENTS
 	recent     recent
@@ -59,6 +61,7 @@ type Bus struct {
 // Connect connects, trying until the server answers or ctx ends (10 s if it has no deadline). It makes nothing on the
 // server: see Setup.
 func Connect(ctx context.Context, o Options) (*Bus, error) {
+	asked := o.Replicas
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -72,7 +75,7 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		ctx, cancel = context.WithTimeout(ctx, connectWait)
 		defer cancel()
 	}
-	b := &Bus{options: o, reconnected: make(chan struct{})}
+	b := &Bus{options: o, asked: asked, reconnected: make(chan struct{})}
 	opts = append(opts,
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.asyncError(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -165,10 +168,21 @@ func (b *Bus) learn(ctx context.Context) error {
 	if n, err := strconv.Atoi(info.Config.Metadata[metaPartitions]); err == nil && n >= 1 {
 		b.partitions.Store(int64(n))
 	}
+	b.replicas.Store(int64(info.Config.Replicas))
 	noted := info.Config.Metadata[metaSync]
 	b.sync.Store(&noted)
 	b.appends.together.Store(noted == SyncAlways && info.Config.Replicas == 1)
 	return nil
+}
+
+// layout is the options with as many replicas as the system has, where none were asked for: who looks at a system, or
+// repairs it, must not take the default for a wish.
+func (b *Bus) layout() Options {
+	o := b.options
+	if n := int(b.replicas.Load()); b.asked == 0 && n > 0 {
+		o.Replicas = n
+	}
+	return o
 }
 
 // noted is Options.Sync as the system notes it; empty: it does not.

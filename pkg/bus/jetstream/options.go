@@ -36,7 +36,7 @@ type Options struct {
 	// Partitions is the number of partitions of a system, 1 to 1,024; it cannot be changed after Setup. Zero: as the
 	// system was created, or bus.Partitions.
 	Partitions int
-	// Replicas of every stream: 1, 3 or 5. Zero: 1.
+	// Replicas of every stream: 1, 3 or 5. Zero: as the system was created, or 1.
 	Replicas int
 	// Sync is the server's sync_interval as far as it matters here: SyncAlways or SyncDefault. Setup notes it in the
 	// system, and every client acts on what is noted there, because a server does not tell its own: where it is always,

@@ -26,7 +26,7 @@ func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
 	}
 	want := or(b.options.Partitions, b.Partitions())
 	var drifts []bus.Drift
-	for _, c := range b.options.streams(want, or(b.options.Sync, b.noted())) {
+	for _, c := range b.layout().streams(want, or(b.options.Sync, b.noted())) {
 		drift, err := b.setupStream(ctx, c, repair)
 		if err != nil {
 			return nil, fmt.Errorf("setup: stream %s: %w", c.Name, err)
@@ -51,7 +51,7 @@ func (b *Bus) Check(ctx context.Context) ([]bus.Drift, error) {
 	}
 	var drifts []bus.Drift
 	timers := false
-	for _, c := range b.options.streams(or(b.options.Partitions, b.Partitions()), or(b.options.Sync, b.noted())) {
+	for _, c := range b.layout().streams(or(b.options.Partitions, b.Partitions()), or(b.options.Sync, b.noted())) {
 		info, err := b.streamInfo(ctx, c.Name, "")
 		if errors.Is(err, bus.ErrNotFound) {
 			drifts = append(drifts, bus.Drift{Stream: c.Name, Want: "present", Have: "missing", Repairable: true, Missing: true})

@@ -106,7 +106,7 @@ func (g *guarded) context(role bus.Service) string {
 // run runs a command line with nothing but its flags and env.
 func (g *guarded) run(env map[string]string, args ...string) (code int, out, errs string) {
 	var outs, told strings.Builder
-	a := &cli.App{Out: &outs, Err: &told, Connect: connect, Server: server, Getenv: func(name string) string { return env[name] }}
+	a := &cli.App{Out: &outs, Err: &told, Connect: connect, Server: server, Streams: streams, Getenv: func(name string) string { return env[name] }}
 	code = cli.Main(context.Background(), a, args)
 	return code, outs.String(), told.String()
 }
@@ -134,6 +134,17 @@ func TestIdentities(t *testing.T) {
 	code, _, errs = g.run(nil, "get", "--context", g.context(bus.Runner), "--nkey", key(bus.User), "--inbox-prefix", bus.InboxPrefix(bus.User))
 	require.Equal(t, cli.ExitOK, code, "a key takes the place of the context's: %s", errs)
 
+	// doctor looks as the user, and finds all that a user needs but services.
+	code, out, errs = g.run(nil, with("doctor", "--nkey", key(bus.User), "--data", t.TempDir())...)
+	require.Equal(t, cli.ExitUnreachable, code, errs)
+	require.Regexp(t, `streams +ok `, out)
+	require.Regexp(t, `ask +failed +.*no intake answers`, out)
+	require.NotContains(t, out, "forbid", "a user's rights are enough")
+	// A worker may do less, and is told what.
+	_, out, _ = g.run(nil, with("doctor", "--nkey", key(bus.Runner), "--inbox-prefix", bus.InboxPrefix(bus.Runner), "--data", t.TempDir())...)
+	require.Regexp(t, `logs +failed +.*forbid it: publish to \$JS\.API\.CONSUMER\.CREATE\.OUTPUT`, out)
+	require.Regexp(t, `ask +failed +.*forbid it: publish to drover\.api\.default\.`, out)
+
 	for about, c := range map[string]struct {
 		args []string
 		want []string
@@ -142,7 +153,10 @@ func TestIdentities(t *testing.T) {
 		"another's inbox": {
 			with("get", "--nkey", key(bus.User), "--inbox-prefix", "_INBOX_operator"), []string{"_INBOX_operator", "--inbox-prefix"},
 		},
-		"another's work": {with("setup", "--nkey", key(bus.User), "--inbox-prefix", "_INBOX_user"), []string{"`drover doctor`"}},
+		"another's work": {
+			with("start", "node/a", "--nkey", key(bus.Runner), "--inbox-prefix", "_INBOX_runner"),
+			[]string{"publish to drover.api.default.node.a.start", "`drover doctor`"},
+		},
 		"no authority": {
 			[]string{"get", "-s", g.url, "--nkey", key(bus.User)}, []string{"certificate", "--tlsca"},
 		},

@@ -36,7 +36,7 @@ func run() int {
 	app := &cli.App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTerminal: term.IsTerminal(out), ErrTerminal: term.IsTerminal(err),
-		Getenv: os.Getenv, Connect: connect, Server: server, Up: up.Run,
+		Getenv: os.Getenv, Connect: connect, Server: server, Streams: streams, Up: up.Run,
 	}
 	if width, _, werr := term.GetSize(err); werr == nil {
 		app.Width = width
@@ -66,4 +66,17 @@ func server(ctx context.Context, b cli.Bus) (cli.ServerInfo, error) {
 		err = fmt.Errorf("ask the server: %w", err)
 	}
 	return cli.ServerInfo(info), err
+}
+
+func streams(ctx context.Context, b cli.Bus) ([]cli.StreamInfo, error) {
+	js, ok := b.(*jetstream.Bus)
+	if !ok {
+		return nil, errors.New("not a connection to a server")
+	}
+	found, err := js.Streams(ctx)
+	infos := make([]cli.StreamInfo, len(found))
+	for i := range found {
+		infos[i] = cli.StreamInfo(found[i])
+	}
+	return infos, err
 }

@@ -51,7 +51,7 @@ func newHouse(t *testing.T, directory string) *house {
 	var told bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		a := &cli.App{Out: announce, Err: &told, Getenv: func(string) string { return "" }, Connect: connect, Server: server, Up: up.Run}
+		a := &cli.App{Out: announce, Err: &told, Getenv: func(string) string { return "" }, Connect: connect, Server: server, Streams: streams, Up: up.Run}
 		done <- cli.Main(ctx, a, []string{"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "4", "-o", "json"})
 		_ = announce.Close()
 	}()
@@ -74,7 +74,7 @@ func newHouse(t *testing.T, directory string) *house {
 func (h *house) do(args ...string) (code int, out, errs string) {
 	var outs, told bytes.Buffer
 	a := &cli.App{
-		Out: &outs, Err: &told, Connect: connect, Server: server, Up: up.Run,
+		Out: &outs, Err: &told, Connect: connect, Server: server, Streams: streams, Up: up.Run,
 		Getenv: func(name string) string { return map[string]string{"NATS_URL": h.at.NATS, "USER": "ann"}[name] },
 	}
 	code = cli.Main(context.Background(), a, append(args, "--timeout", "30s"))
@@ -116,7 +116,7 @@ func TestUpAndDown(t *testing.T) {
 
 	h.stop()
 	var out, errs bytes.Buffer
-	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Streams: streams, Up: up.Run}
 	require.Equal(t, cli.ExitUnreachable, cli.Main(context.Background(), a, []string{"get", "-s", h.at.NATS}))
 	require.NotContains(t, errs.String(), "goroutine")
 }
@@ -129,7 +129,7 @@ func TestDoctorOnlyLooks(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, n.Shutdown()) })
 	for range 2 {
 		var out, errs bytes.Buffer
-		a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+		a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Streams: streams, Up: up.Run}
 		code := cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
 		require.Equal(t, cli.ExitError, code, errs.String())
 		require.Regexp(t, `streams +failed +not there: EVENTS, `, out.String(), errs.String())
@@ -138,9 +138,9 @@ func TestDoctorOnlyLooks(t *testing.T) {
 		require.Contains(t, errs.String(), "`drover setup` makes what is missing")
 	}
 	var out, errs bytes.Buffer
-	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	a := &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Streams: streams, Up: up.Run}
 	require.Equal(t, cli.ExitOK, cli.Main(t.Context(), a, []string{"setup", "-s", n.ClientURL(), "--partitions", "4"}), errs.String())
-	a = &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Up: up.Run}
+	a = &cli.App{Out: &out, Err: &errs, Connect: connect, Server: server, Streams: streams, Up: up.Run}
 	cli.Main(t.Context(), a, []string{"doctor", "-s", n.ClientURL(), "--data", t.TempDir(), "--timeout", "10s"})
 	require.Regexp(t, `streams +ok `, out.String())
 }

@@ -63,6 +63,8 @@ type App struct {
 	Connect func(ctx context.Context, c Connection) (Bus, error)
 	// Server asks a connection about the server; nil where it cannot be asked.
 	Server func(ctx context.Context, b Bus) (ServerInfo, error)
+	// Streams asks after the streams; nil where they cannot be asked after.
+	Streams func(ctx context.Context, b Bus) ([]StreamInfo, error)
 	// Up runs all services in this process until ctx ends.
 	Up func(ctx context.Context, o UpOptions) error
 

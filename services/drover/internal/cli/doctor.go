@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,18 @@ type ServerInfo struct {
 	Streams                     int
 }
 
+// StreamInfo is how one of the streams stands (jetstream.StreamInfo).
+type StreamInfo struct {
+	Name      string
+	Replicas  int
+	Clustered bool
+	Leader    string
+	Behind    []string
+	Lag       uint64
+	Full      float64
+	Skew      time.Duration
+}
+
 // What Drover needs of the server.
 const (
 	// serverVersionMin is the oldest nats-server that Drover is tested with.
@@ -37,6 +50,12 @@ const (
 	apiLevelMin = 4
 	// monitorBytesMax bounds the answer of a server's monitoring address.
 	monitorBytesMax = 4 << 20
+	// lagMax is how many events a bucket may trail the log by, as it does under load for moments.
+	lagMax = 10_000
+	// fullMax is how full a stream that refuses what is too much may be.
+	fullMax = 0.9
+	// skewMax is how far apart the clocks may be. The server's is the clock; this one only shows ages.
+	skewMax = 2 * time.Second
 )
 
 // verdict is one thing that doctor looked at.
@@ -63,8 +82,10 @@ func newDoctor(a *App) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check the server, the streams, the services and what this user may do",
 		Long: `Check what Drover stands on: the server's version and JetStream, whether acknowledged writes are on disk
-(sync_interval), whether streams and buckets are as this version makes them, whether the services answer, and what this
-user may read, follow and ask. It changes nothing.
+(sync_interval), whether streams and buckets are as this version makes them, whether their replicas are there and have
+caught up, how far the buckets trail the log, how full the inputs are, whether the clocks agree, whether the services
+answer, and what this user may read, follow and ask. A right that is missing is named by its subject. It changes nothing,
+and it exits with 0 unless a check has failed; a warning works, and an operator should know.
 
 The server does not tell its clients its sync_interval: it is read from its monitoring address (--monitor), or from the
 data folder of a ` + "`drover up`" + `.`,
@@ -94,8 +115,9 @@ func (a *App) doctor(ctx context.Context, monitor, data string) error {
 	verdicts = append(verdicts, checkSync(ctx, info.URL, monitor, data))
 	streams, missing := checkStreams(ctx, b)
 	verdicts = append(verdicts, streams...)
+	verdicts = append(verdicts, a.checkStanding(ctx, b)...)
 	verdicts = append(verdicts, a.checkReading(ctx, b, missing)...)
-	verdicts = append(verdicts, a.checkFeed(b), a.checkIntake(ctx, b, missing))
+	verdicts = append(verdicts, a.checkHistory(ctx, b, missing), a.checkLogs(ctx, b, missing), a.checkFeed(b), a.checkIntake(ctx, b, missing))
 
 	exit := ExitOK
 	items := make([]item, len(verdicts))
@@ -141,7 +163,11 @@ func failed(check string, err error) verdict {
 	if errors.Is(err, context.DeadlineExceeded) {
 		code = ExitUnreachable
 	}
-	return verdict{Check: check, Status: verdictFailed, Text: err.Error(), Hint: hintOf(err), exit: code}
+	v := verdict{Check: check, Status: verdictFailed, Text: err.Error(), Hint: hintOf(err), exit: code}
+	if errors.Is(err, bus.ErrDenied) {
+		v.Hint = "an operator grants it to this user, as deploy/nats/permissions.conf does to DROVER_USER"
+	}
+	return v
 }
 
 func (a *App) checkServer(ctx context.Context, b Bus) (ServerInfo, []verdict) {
@@ -282,6 +308,9 @@ func checkStreams(ctx context.Context, b Bus) (verdicts []verdict, missing []str
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	drifts, err := b.Check(ctx)
+	if errors.Is(err, bus.ErrDenied) { // who works in one project need not see the system
+		return []verdict{{Check: "streams", Status: verdictUnknown, Text: err.Error(), Hint: "ask an operator, who may look at streams"}}, nil
+	}
 	if err != nil {
 		return []verdict{failed("streams", err)}, nil
 	}
@@ -346,6 +375,132 @@ func (a *App) checkReading(ctx context.Context, b Bus, missing []string) []verdi
 		verdicts = append(verdicts, verdict{Check: check, Status: verdictOK, Text: "this user may read project " + a.project})
 	}
 	return verdicts
+}
+
+// checkStanding says how the streams that are there stand: their copies, what trails the log, what is nearly full, and the
+// server's clock.
+func (a *App) checkStanding(ctx context.Context, b Bus) []verdict {
+	if a.Streams == nil {
+		return nil
+	}
+	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	defer cancel()
+	streams, err := a.Streams(ctx, b)
+	switch {
+	case errors.Is(err, bus.ErrDenied):
+		return []verdict{{Check: "replicas", Status: verdictUnknown, Text: err.Error(), Hint: "ask an operator, who may look at streams"}}
+	case err != nil:
+		return []verdict{failed("replicas", err)}
+	case len(streams) == 0:
+		return nil // said already
+	}
+	return []verdict{checkReplicas(streams), checkLag(streams), checkRoom(streams), checkClock(streams)}
+}
+
+func checkReplicas(streams []StreamInfo) verdict {
+	v := verdict{Check: "replicas", Status: verdictOK}
+	copies := streams[0].Replicas
+	var leaderless, behind []string
+	for i := range streams {
+		s := &streams[i]
+		copies = min(copies, s.Replicas)
+		if s.Clustered && s.Leader == "" {
+			leaderless = append(leaderless, s.Name)
+		}
+		for _, peer := range s.Behind {
+			behind = append(behind, s.Name+" on "+peer)
+		}
+	}
+	switch {
+	case len(leaderless) > 0:
+		v.Status, v.exit, v.Text = verdictFailed, ExitUnreachable, "no leader: "+listed(leaderless)
+		v.Hint = "most of a stream's servers must be there; what is written meanwhile is refused, and nothing is lost"
+	case len(behind) > 0:
+		v.Status, v.Text = verdictWarning, "away, or behind: "+listed(behind)
+		v.Hint = "until they are back, fewer servers may fail"
+	case copies == 1 && streams[0].Clustered:
+		v.Status, v.Text = verdictWarning, "one copy of each stream, on a cluster"
+		v.Hint = "`drover setup --replicas 3` has streams outlive a server"
+	case copies == 1:
+		v.Text = "one copy of each stream, on one server"
+	default:
+		v.Text = fmt.Sprintf("%d copies of each stream, and all have caught up", copies)
+	}
+	return v
+}
+
+// listed names some of many.
+func listed(names []string) string {
+	const shown = 4
+	if len(names) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	}
+	return strings.Join(names, ", ")
+}
+
+func checkLag(streams []StreamInfo) verdict {
+	last := slices.MaxFunc(streams, func(x, y StreamInfo) int { return cmp.Compare(x.Lag, y.Lag) })
+	v := verdict{Check: "lag", Status: verdictOK, Text: fmt.Sprintf("buckets and work are at most %d events behind the log", last.Lag)}
+	if last.Lag > lagMax {
+		v.Status, v.Text = verdictWarning, fmt.Sprintf("%s is %d events behind the log", last.Name, last.Lag)
+		v.Hint = "what is shown is old by that much; where it does not shrink, the server's log says why"
+	}
+	return v
+}
+
+func checkRoom(streams []StreamInfo) verdict {
+	fullest := slices.MaxFunc(streams, func(x, y StreamInfo) int { return cmp.Compare(x.Full, y.Full) })
+	v := verdict{Check: "room", Status: verdictOK, Text: fmt.Sprintf("the inputs are at most %.0f %% full", 100*fullest.Full)}
+	if fullest.Full > fullMax {
+		v.Status, v.Text = verdictWarning, fmt.Sprintf("%s is %.0f %% full", fullest.Name, 100*fullest.Full)
+		v.Hint = "past it commands or results are refused (overloaded): are intake and the orchestrator running, and enough of them?"
+	}
+	return v
+}
+
+// checkClock takes the answer that says least against the clocks: each is off by as long as it was under way.
+func checkClock(streams []StreamInfo) verdict {
+	least := slices.MinFunc(streams, func(x, y StreamInfo) int { return cmp.Compare(x.Skew.Abs(), y.Skew.Abs()) }).Skew
+	if least.Abs() <= skewMax {
+		return verdict{Check: "clock", Status: verdictOK, Text: "the server's clock and this one agree"}
+	}
+	word := "ahead of"
+	if least < 0 {
+		word = "behind"
+	}
+	return verdict{
+		Check: "clock", Status: verdictWarning, Text: fmt.Sprintf("the server's clock is %s %s this one", least.Abs().Round(time.Second), word),
+		Hint: "the server's clock is the one that counts; ages and times are shown by this one",
+	}
+}
+
+// checkHistory reads from the log what was never there.
+func (a *App) checkHistory(ctx context.Context, b Bus, missing []string) verdict {
+	const check = "history"
+	if slices.Contains(missing, "EVENTS") {
+		return verdict{Check: check, Status: verdictUnknown, Text: "the log is not there"}
+	}
+	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	defer cancel()
+	if _, err := logged(ctx, b, a.project, target{kind: "doctor", name: "doctor"}); err != nil {
+		return failed(check, err)
+	}
+	return verdict{Check: check, Status: verdictOK, Text: "this user may read the log"}
+}
+
+// checkLogs reads the output of what was never there.
+func (a *App) checkLogs(ctx context.Context, b Bus, missing []string) verdict {
+	const check = "logs"
+	if slices.Contains(missing, "OUTPUT") {
+		return verdict{Check: check, Status: verdictUnknown, Text: "stream OUTPUT is not there"}
+	}
+	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	defer cancel()
+	err := b.ReadOutput(ctx, a.project, "doctor", "doctor", false, func(bus.OutputLine) error { return nil })
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return failed(check, err)
+	}
+	return verdict{Check: check, Status: verdictOK, Text: "this user may read what phases print in project " + a.project}
 }
 
 // checkFeed subscribes to the feed and stops again.

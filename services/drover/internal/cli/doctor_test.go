@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -125,4 +128,78 @@ func TestDoctorWithoutServerInfo(t *testing.T) {
 	a.Server = func(context.Context, Bus) (ServerInfo, error) { return ServerInfo{}, errors.New("cut off") }
 	r := drover(t, a, "doctor", "--data", t.TempDir())
 	require.Contains(t, r.out, "failed    cut off")
+}
+
+// TestDoctorSeesHowStreamsStand is one row of each way in which they can stand.
+func TestDoctorSeesHowStreamsStand(t *testing.T) {
+	t.Parallel()
+	many := make([]string, 6)
+	for i := range many {
+		many[i] = fmt.Sprint("n", i)
+	}
+	for want, c := range map[string]struct {
+		stream StreamInfo
+		exit   int
+	}{
+		"replicas ok one copy of each stream, on one server":                {stream: StreamInfo{Replicas: 1}},
+		"replicas ok 3 copies of each stream, and all have caught up":       {stream: StreamInfo{Replicas: 3, Clustered: true, Leader: "n1"}},
+		"replicas warning one copy of each stream, on a cluster":            {stream: StreamInfo{Replicas: 1, Clustered: true, Leader: "n1"}},
+		"replicas failed no leader: EVENTS":                                 {stream: StreamInfo{Replicas: 3, Clustered: true}, exit: ExitUnreachable},
+		"replicas warning away, or behind: EVENTS on n2":                    {stream: StreamInfo{Replicas: 3, Clustered: true, Leader: "n1", Behind: []string{"n2"}}},
+		"EVENTS on n0, EVENTS on n1, EVENTS on n2, EVENTS on n3 and 2 more": {stream: StreamInfo{Replicas: 3, Clustered: true, Leader: "n1", Behind: many}},
+		"lag ok buckets and work are at most 10000 events behind the log":   {stream: StreamInfo{Replicas: 1, Lag: 10_000}},
+		"lag warning EVENTS is 10001 events behind the log":                 {stream: StreamInfo{Replicas: 1, Lag: 10_001}},
+		"room ok the inputs are at most 90 % full":                          {stream: StreamInfo{Replicas: 1, Full: 0.9}},
+		"room warning EVENTS is 95 % full":                                  {stream: StreamInfo{Replicas: 1, Full: 0.95}},
+		"clock ok the server's clock and this one agree":                    {stream: StreamInfo{Replicas: 1, Skew: -2 * time.Second}},
+		"clock warning the server's clock is 5s ahead of this one":          {stream: StreamInfo{Replicas: 1, Skew: 5 * time.Second}},
+		"clock warning the server's clock is 1m0s behind this one":          {stream: StreamInfo{Replicas: 1, Skew: -time.Minute}},
+	} {
+		system := memory.New(memory.Options{})
+		a := app(system)
+		c.stream.Name = "EVENTS"
+		a.Streams = func(context.Context, Bus) ([]StreamInfo, error) { return []StreamInfo{c.stream}, nil }
+		api(t, system, func(string, string, wire.Command) (wire.Reply, bool) {
+			return wire.Reply{Refused: &resource.Refusal{Code: resource.Invalid, Message: "no such name"}}, true
+		})
+		r := drover(t, a, "doctor", "--data", t.TempDir())
+		require.Equal(t, c.exit, r.code, "%s: %s%s", want, r.out, r.err)
+		require.Contains(t, strings.Join(strings.Fields(r.out), " "), want)
+	}
+}
+
+// blind is a bus whose user may read neither the log, nor what phases print, nor how streams are set up.
+type blind struct{ *memory.Conn }
+
+func (blind) Check(context.Context) ([]bus.Drift, error) {
+	return nil, fmt.Errorf("check: $JS.API.STREAM.INFO.EVENTS: %w: publish to $JS.API.STREAM.INFO.EVENTS", bus.ErrDenied)
+}
+
+func (blind) History(context.Context, bus.Entity) ([]bus.Stored, error) {
+	return nil, fmt.Errorf("%w: publish to $JS.API.CONSUMER.CREATE.EVENTS", bus.ErrDenied)
+}
+
+func (blind) ReadOutput(context.Context, string, string, string, bool, func(bus.OutputLine) error) error {
+	return fmt.Errorf("%w: publish to $JS.API.CONSUMER.CREATE.OUTPUT", bus.ErrDenied)
+}
+
+func TestDoctorNamesMissingRights(t *testing.T) {
+	t.Parallel()
+	system := memory.New(memory.Options{})
+	a := app(system)
+	a.Connect = func(context.Context, Connection) (Bus, error) { return blind{system.Connect()}, nil }
+	a.Streams = func(context.Context, Bus) ([]StreamInfo, error) {
+		return nil, fmt.Errorf("stream EVENTS: %w", bus.ErrDenied)
+	}
+	r := drover(t, a, "doctor", "--data", t.TempDir())
+	require.Equal(t, ExitUnreachable, r.code)
+	for _, want := range []string{
+		"streams unknown check: $JS.API.STREAM.INFO.EVENTS: the server's permissions forbid it",
+		"replicas unknown stream EVENTS: the server's permissions forbid it",
+		"history failed history of doctor/doctor: the server's permissions forbid it: publish to $JS.API.CONSUMER.CREATE.EVENTS",
+		"logs failed the server's permissions forbid it: publish to $JS.API.CONSUMER.CREATE.OUTPUT",
+	} {
+		require.Contains(t, strings.Join(strings.Fields(r.out), " "), want)
+	}
+	require.Contains(t, r.err, "hint: logs: an operator grants it to this user, as deploy/nats/permissions.conf does to DROVER_USER")
 }

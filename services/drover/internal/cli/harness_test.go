@@ -53,6 +53,9 @@ func app(system *memory.System) *App {
 				StoreBytes: 3 << 20, StoreBytesMax: -1, Streams: 12,
 			}, nil
 		},
+		Streams: func(context.Context, Bus) ([]StreamInfo, error) {
+			return []StreamInfo{{Name: "EVENTS", Replicas: 1}, {Name: "KV_drover_resources", Replicas: 1, Lag: 3}, {Name: "COMMANDS", Replicas: 1, Full: 0.25}}, nil
+		},
 	}
 }
 

@@ -69,7 +69,18 @@ client, and what others do shows here.`,
 	root.SetHelpCommandGroupID(groupTools)
 	addSettings(root.PersistentFlags())
 	a.completeSettings(root)
+	completeNoFiles(root)
 	return root
+}
+
+// completeNoFiles keeps TAB from offering files where no command takes one as an argument.
+func completeNoFiles(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, c := range cmd.Commands() {
+		completeNoFiles(c)
+	}
 }
 
 // printf writes data to stdout. The arguments must be safe texts.
