@@ -227,8 +227,9 @@ func (a *App) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	a.settings = s
-	a.paint = render.Paint(s.color == "always" || s.color == "auto" && a.OutTerminal)
-	a.errPaint = render.Paint(s.color == "always" || s.color == "auto" && a.ErrTerminal)
+	auto := s.color == "auto" && a.Getenv("TERM") != "dumb"
+	a.paint = render.Paint(s.color == "always" || auto && a.OutTerminal)
+	a.errPaint = render.Paint(s.color == "always" || auto && a.ErrTerminal)
 	return nil
 }
 

@@ -92,9 +92,12 @@ func codeOf(err error) int {
 // hintOf is what the user can do about an error; empty where nothing is known.
 func hintOf(err error) string {
 	var f *failure
+	var refused *refusedError
 	switch {
 	case errors.As(err, &f) && f.hint != "":
 		return f.hint
+	case errors.As(err, &refused):
+		return refused.hint()
 	case errors.Is(err, bus.ErrNoOwner):
 		return "is `drover up`, or intake and the orchestrator, running? `drover doctor` checks"
 	case errors.Is(err, bus.ErrDenied):
@@ -115,6 +118,24 @@ type refusedError struct {
 }
 
 func (e *refusedError) Error() string { return string(e.refusal.Code) + ": " + e.refusal.Message }
+
+// hint is what can be done about it; a conflict is told with the resource (App.tellRefused).
+func (e *refusedError) hint() string {
+	names := func(field string) bool {
+		return slices.ContainsFunc(e.refusal.Violations, func(v resource.Violation) bool { return v.Field == field })
+	}
+	switch {
+	case e.refusal.Code == resource.NotFound:
+		return "`drover get` lists what there is; --project names another project"
+	case e.refusal.Code == resource.Overloaded:
+		return "the system is overloaded; try again later, with the same --request-id"
+	case names("verb"):
+		return "`drover get blueprints` shows the verbs of each kind, and `drover graph KIND` where they lead"
+	case names("resource.kind"):
+		return "`drover get blueprints` lists the kinds; apply a Blueprint of this name first"
+	}
+	return ""
+}
 
 func (e *refusedError) exit() int {
 	switch e.refusal.Code {

@@ -123,6 +123,8 @@ func TestColour(t *testing.T) {
 	onTerminal := app(s.system)
 	onTerminal.OutTerminal = true
 	require.Contains(t, drover(t, onTerminal, "get").out, "\x1b[31m")
+	onTerminal.Getenv = func(name string) string { return map[string]string{"TERM": "dumb"}[name] }
+	require.NotContains(t, drover(t, onTerminal, "get").out, "\x1b")
 	onTerminal.Getenv = func(name string) string { return map[string]string{"NO_COLOR": "1"}[name] }
 	require.NotContains(t, drover(t, onTerminal, "get").out, "\x1b")
 	require.Contains(t, drover(t, onTerminal, "get", "--color", "always").out, "\x1b", "a flag is stronger than NO_COLOR")

@@ -143,6 +143,9 @@ func (l *logPrinter) run(ctx context.Context) error {
 		return l.print(&line)
 	})
 	if err = l.end(ctx, err); err == nil && l.printed == 0 && !l.follow {
+		if _, err := getResource(ctx, b, l.app.project, t); errors.Is(err, bus.ErrNotFound) {
+			return notFoundHint(err, t)
+		}
 		l.app.tell("no output of %s in project %s", t.safe(), render.Text(l.app.project))
 	}
 	return err

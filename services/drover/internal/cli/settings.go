@@ -105,7 +105,7 @@ func addSettings(flags *pflag.FlagSet) {
 		bus.InboxPrefix(bus.User)+", or what the command's role has)")
 	flags.StringP("project", "p", "", `project (env DROVER_PROJECT; default "default")`)
 	flags.StringP("output", "o", "", "table|wide|json|jsonl|yaml|name (env DROVER_OUTPUT; default table)")
-	flags.String("color", "", "auto|always|never (env DROVER_COLOR, NO_COLOR; default auto)")
+	flags.String("color", "", "auto|always|never; auto is on a terminal that is not dumb (env DROVER_COLOR, NO_COLOR; default auto)")
 	flags.Duration("timeout", 0, "give the whole command up after this long (env DROVER_TIMEOUT; default 10s a request, none for --wait and -f)")
 	flags.String("config", "", "configuration file (env DROVER_CONFIG; default drover/config.yaml in the user's configuration folder)")
 }
