@@ -134,6 +134,11 @@ func TestIdentities(t *testing.T) {
 	code, _, errs = g.run(nil, "get", "--context", g.context(bus.Runner), "--nkey", key(bus.User), "--inbox-prefix", bus.InboxPrefix(bus.User))
 	require.Equal(t, cli.ExitOK, code, "a key takes the place of the context's: %s", errs)
 
+	creds := g.write("creds.json", fmt.Sprintf(`{"url": %q, "creds": %q, "ca": %q, "cert": %q, "key": %q}`,
+		g.url, g.write("other.creds", "whoever this is"), g.file("ca.crt"), g.file("client.crt"), g.file("client.key")))
+	code, _, errs = g.run(nil, "get", "--context", creds, "--nkey", key(bus.User), "--inbox-prefix", bus.InboxPrefix(bus.User))
+	require.Equal(t, cli.ExitOK, code, "and that of its credentials: %s", errs)
+
 	// doctor looks as the user, and finds all that a user needs but services.
 	code, out, errs = g.run(nil, with("doctor", "--nkey", key(bus.User), "--data", t.TempDir())...)
 	require.Equal(t, cli.ExitUnreachable, code, errs)

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/bus/memory"
 	"github.com/droverproject/drover/pkg/engine/job"
 	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
@@ -154,6 +156,56 @@ func TestHistorySaysWhatIsGone(t *testing.T) {
 	s.stand(whole)
 	require.Empty(t, drover(t, app(s.system), "history", "node/web-2").err)
 	require.Contains(t, drover(t, app(s.system), "describe", "node/web-1").out, "the log no longer holds revision 1 to 3, 6, 8 to 10, 1\n")
+}
+
+// cuttable is a bus whose watches can be lost, as when a server goes away.
+type cuttable struct {
+	*memory.Conn
+	mu      sync.Mutex
+	watches []bus.Watch
+}
+
+func (c *cuttable) WatchBucket(ctx context.Context, f bus.Family, project, kind, name string) (bus.Watch, error) {
+	w, err := c.Conn.WatchBucket(ctx, f, project, kind, name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watches = append(c.watches, w)
+	return w, err
+}
+
+func (c *cuttable) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watches[len(c.watches)-1].Close()
+}
+
+// TestWatchGoesOnAfterALoss: what has not changed meanwhile is not shown again.
+func TestWatchGoesOnAfterALoss(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t)
+	first, other := state("web-1"), state("web-2")
+	s.stand(first)
+	s.stand(other)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b := &cuttable{Conn: s.system.Connect()}
+	a := app(s.system)
+	a.Connect = func(context.Context, Connection) (Bus, error) { return b, nil }
+	out := &syncBuffer{}
+	a.Out = out
+	done := make(chan int, 1)
+	go func() { done <- Main(ctx, a, []string{"get", "--watch", "-o", "name"}) }()
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "web-2") }, 30*time.Second, 5*time.Millisecond)
+	b.cut()
+	first.State, first.Revision = "Allocation", 2
+	s.stand(first)
+	require.Eventually(t, func() bool { return strings.Count(out.String(), "web-1") == 2 }, 30*time.Second, 5*time.Millisecond)
+	first.Revision = 3
+	s.stand(first)
+	require.Eventually(t, func() bool { return strings.Count(out.String(), "web-1") == 3 }, 30*time.Second, 5*time.Millisecond)
+	cancel()
+	require.Equal(t, ExitOK, <-done)
+	require.Equal(t, 1, strings.Count(out.String(), "web-2"), out.String())
 }
 
 // TestWatch: what is there is shown once, and each change after it.
