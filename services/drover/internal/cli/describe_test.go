@@ -36,7 +36,7 @@ func everyStatus() resource.State {
 		run := resource.PhaseRun{
 			Name: strings.ToLower(status.String()), Status: status, State: "Allocation", JobID: "job-all", Attempt: 1, Call: 1, Since: at,
 		}
-		switch status { //nolint:exhaustive // the others have nothing more to show
+		switch status {
 		case resource.Waiting:
 			run.InFlight = true
 		case resource.Running:

@@ -87,7 +87,7 @@ func (a *App) draw(ctx context.Context, f *graphFlags, args []string) (*graph.Gr
 	}
 	kind, name, named := strings.Cut(args[0], "/")
 	if named && isBlueprint(kind) {
-		kind, name, named = name, "", false
+		kind, named = name, false
 	}
 	if err := checkName("kind", kind); err != nil {
 		return nil, err
@@ -96,35 +96,35 @@ func (a *App) draw(ctx context.Context, f *graphFlags, args []string) (*graph.Gr
 	if err != nil {
 		return nil, err
 	}
-	print, err := getBlueprint(ctx, b, a.project, kind)
+	of, err := getBlueprint(ctx, b, a.project, kind)
 	if err != nil {
 		return nil, notFoundHint(err, target{kind: "blueprints"})
 	}
-	if print.Blueprint == nil {
+	if of.Blueprint == nil {
 		return nil, fail(ExitError, "blueprint/%s cannot be read by this version", kind).withHint("`drover get blueprint/%s -o json` shows it", kind)
 	}
 	if !named {
-		return graph.OfBlueprint(print.Blueprint), nil
+		return graph.OfBlueprint(of.Blueprint), nil
 	}
 	t, err := parseTarget(args[0])
 	if err != nil {
 		return nil, err
 	}
-	return a.drawResource(ctx, b, &print, t, f.items)
+	return a.drawResource(ctx, b, &of, t, f.items)
 }
 
 // drawResource draws one by the blueprint as it is now, which is not always the one that its job has pinned.
-func (a *App) drawResource(ctx context.Context, b Bus, print *blueprintEntry, t target, most int) (*graph.Graph, error) {
+func (a *App) drawResource(ctx context.Context, b Bus, of *blueprintEntry, t target, most int) (*graph.Graph, error) {
 	e, err := getResource(ctx, b, a.project, t)
 	if err != nil {
 		return nil, notFoundHint(err, t)
 	}
 	s := &e.State
-	if j := s.Job(); j != nil && j.Blueprint != "" && j.Blueprint != print.BlueprintEvent.Digest {
+	if j := s.Job(); j != nil && j.Blueprint != "" && j.Blueprint != of.BlueprintEvent.Digest {
 		a.tell("job %s began with another version of the blueprint; what phases depend on is drawn as it is now", render.Text(j.ID))
 	}
 	if s.Children == (resource.Brood{}) {
-		return graph.OfResource(print.Blueprint, s), nil
+		return graph.OfResource(of.Blueprint, s), nil
 	}
 	all, err := listResources(ctx, b, a.project, "", selector.Selector{})
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *App) drawResource(ctx context.Context, b Bus, print *blueprintEntry, t 
 	for i := range children {
 		drawn[i] = childOf(s, &children[i].State)
 	}
-	return graph.OfTree(print.Blueprint, s, drawn, max(more, 0)), nil
+	return graph.OfTree(of.Blueprint, s, drawn, max(more, 0)), nil
 }
 
 // childOf is a child as it stands in the job of its parent.
