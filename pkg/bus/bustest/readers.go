@@ -89,8 +89,7 @@ func (s *suite) readers(t *testing.T) {
 
 	s.bury(t, e, seq)
 	eventually(t, func() bool { return !slices.Contains(list(bus.Resource, t.Name(), ""), "node/web1.example.com") }, "a deletion is not listed")
-	_, err = s.b.Get(ctx, e)
-	require.ErrorIs(t, err, bus.ErrNotFound)
+	eventually(t, func() bool { _, err := s.b.Get(ctx, e); return errors.Is(err, bus.ErrNotFound) }, "a deletion is not read") // by a follower last
 }
 
 func (s *suite) watch(t *testing.T) {
