@@ -21,7 +21,8 @@
 //	Running     Running         Canceling                Running                  Sleeping     Inactive        –
 //	Canceling   Running         Canceling                Running                  Sleeping     Inactive        –
 //
-// The three ways in which a run ends are seed 003's. Workers say what they have after every run that lasts longer than a
+// The three ways in which a run ends are seed 003's. Where several hold the phase, what is said of all their calls decides; and
+// where a word is late, two of these columns come as one. Workers say what they have after every run that lasts longer than a
 // blink, and every few seconds; what begins and ends in between costs no event.
 package phase
 
