@@ -248,16 +248,21 @@ func (c *checker) counted() {
 	}
 }
 
-// named reports whether a phase's record is of a phase that the present blueprint has.
+// named reports whether a record is of a phase that the present blueprint has, or of one whose consumer is there: a job that has not
+// ended may come to it.
 func (c *checker) named(e bus.Entity) bool {
-	of := catalog.BlueprintEntity(e.Project, e.Kind, c.w.server.Partitions())
-	stored, err := c.w.server.Last(context.Background(), []bus.Entity{of})
+	w, ctx := c.w, context.Background()
+	if puller, err := w.server.Pull(ctx, bus.Phase{Project: e.Project, Kind: e.Kind, Phase: e.Name}); err == nil {
+		puller.Close()
+		return true
+	}
+	stored, err := w.server.Last(ctx, []bus.Entity{catalog.BlueprintEntity(e.Project, e.Kind, w.server.Partitions())})
 	if err != nil || stored[0].Seq == 0 || stored[0].Deleted {
 		return false
 	}
 	b, err := wire.DecodeBlueprint(stored[0].Body)
 	if err != nil {
-		c.w.violate("a blueprint cannot be read: %v", err)
+		w.violate("a blueprint cannot be read: %v", err)
 	}
 	bp := c.blueprints[b.Digest]
 	return bp != nil && bp.Phase(e.Name) != nil
