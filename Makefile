@@ -84,7 +84,7 @@ sim: ## Simulate the whole house from fresh seeds for SIM_FOR (10m); a seed that
 model: ## Bring small systems to every state that bounded inputs can bring them to (minutes; MODEL=more for one more of each)
 	@cd pkg/engine && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./resource -run 'TestModel$$|TestCanonicalForm|TestSymmetries' -count=1 -timeout=0 -v
 	@cd pkg && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./drive -run 'TestModel$$|TestModelForms' -count=1 -timeout=0 -v
-	@cd pkg/engine && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./machine ./deployment -run 'TestModel$$' -count=1 -timeout=0 -v
+	@cd pkg/engine && GOGC=400 DROVER_MODEL=$(or $(MODEL),all) $(GO) test ./machine ./deployment ./phase -run 'TestModel$$' -count=1 -timeout=0 -v
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME (10s)

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/catalog"
 	"github.com/droverproject/drover/pkg/drive"
 	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/phase"
@@ -24,12 +26,29 @@ import (
 type phases struct {
 	o    *Owner
 	loop *drive.Aggregates[phase.State, phaseInput, phase.Reply]
-	// heard is until when each holder of a record holds it.
-	heard map[drive.AggregateKey]map[string]time.Time
+	// heard is what is known of the leases of each record's holders.
+	heard map[drive.AggregateKey]map[string]lease
 	// silentAt is no later than the first of these times.
 	silentAt time.Time
 	// unused is since when a record without holders was looked at in vain, so that what no blueprint names any more goes.
 	unused map[drive.AggregateKey]time.Time
+	// formers are phases that their present blueprint has no more, as the last version that had them has them.
+	formers map[bus.Phase]former
+}
+
+// lease is what is known of a holder.
+type lease struct {
+	until time.Time
+	// over: its record is to be told that it was silent; that does not hold where it is heard before the record is.
+	over bool
+	// spared: the owner itself was late when the lease ended, and has let it have another.
+	spared bool
+}
+
+// former is a phase as an earlier version of the blueprint has it; def is nil where none has.
+type former struct {
+	present string // digest of the present blueprint
+	def     *blueprint.Phase
 }
 
 // phaseInput is what a record is told: what its machine is told, or that it is to be buried.
@@ -42,7 +61,7 @@ type phaseInput struct {
 const phaseUnusedFor = time.Hour
 
 func newPhases(o *Owner) *phases {
-	p := &phases{o: o, heard: map[drive.AggregateKey]map[string]time.Time{}, unused: map[drive.AggregateKey]time.Time{}}
+	p := &phases{o: o, heard: map[drive.AggregateKey]map[string]lease{}, unused: map[drive.AggregateKey]time.Time{}, formers: map[bus.Phase]former{}}
 	p.loop = drive.NewAggregates[phase.State, phaseInput, phase.Reply](p, drive.AggregateLimits{})
 	return p
 }
@@ -158,7 +177,8 @@ func (p *phases) answer(reply Reply, answer wire.PhaseHold) {
 	reply(nil, body)
 }
 
-// definition is the phase as the present blueprint of its kind has it; where it has none, the reason.
+// definition is the phase as the present blueprint of its kind has it, or else as the last one that had it, as long as work of
+// it may be there: a job walks by the version that it pinned. Where there is neither, the reason.
 func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, err error) {
 	bp, err := p.o.c.Catalog.Present(p.o.ctx, ph.Project, ph.Kind, false)
 	if err != nil {
@@ -169,17 +189,55 @@ func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, 
 	}
 	for i := range bp.Blueprint.Phases {
 		if bp.Blueprint.Phases[i].Name == ph.Phase {
+			delete(p.formers, ph)
 			return &bp.Blueprint.Phases[i], "", nil
 		}
 	}
+	if def, err := p.former(ph, bp.Blueprint); def != nil || err != nil {
+		return def, "", err
+	}
 	return nil, "the blueprint of kind " + strconv.Quote(ph.Kind) + " has no phase " + strconv.Quote(ph.Phase), nil
+}
+
+// former is a phase that has left its blueprint, while it has its consumer: until nothing is at it any more.
+func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint) (*blueprint.Phase, error) {
+	ctx, cancel := context.WithTimeout(p.o.ctx, loadTimeout)
+	defer cancel()
+	if bound, err := p.o.port.keeper.bound(ctx, ph); err != nil || !bound {
+		delete(p.formers, ph)
+		return nil, err
+	}
+	if f, ok := p.formers[ph]; ok && f.present == present.Digest {
+		return f.def, nil
+	}
+	f := former{present: present.Digest}
+	versions, err := p.o.c.Bus.History(ctx, catalog.BlueprintEntity(ph.Project, ph.Kind, p.o.c.Bus.Partitions()))
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range slices.Backward(versions) {
+		if m.Version == "" || m.Version == present.Digest {
+			continue
+		}
+		was, err := p.o.c.Catalog.Blueprint(ctx, ph.Project, ph.Kind, m.Version)
+		if errors.Is(err, drive.ErrNotFound) {
+			continue // it was removed meanwhile
+		} else if err != nil {
+			return nil, p.o.port.meet(err)
+		}
+		if f.def = was.Phase(ph.Phase); f.def != nil {
+			break
+		}
+	}
+	p.formers[ph] = f
+	return f.def, nil
 }
 
 // hears that a holder lives.
 func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time) {
 	held := p.heard[key]
 	if _, ok := held[worker]; ok { // else it holds the phase unnamed
-		held[worker] = at.Add(phase.Lease)
+		held[worker] = lease{until: at.Add(phase.Lease)}
 	}
 }
 
@@ -196,6 +254,10 @@ func (p *phases) Step(key drive.AggregateKey, s phase.State, in phaseInput) driv
 		return drive.Decision[phase.State, phase.Reply]{Documents: []drive.Document{p.document(ph, s.Activity, gone, true)}}
 	}
 	s.Project, s.Kind, s.Phase = ph.Project, ph.Kind, ph.Phase
+	in.Silent = slices.DeleteFunc(slices.Clone(in.Silent), func(worker string) bool {
+		l, holds := p.heard[key][worker]
+		return holds && !l.over // it was heard while the record was waiting for the log
+	})
 	after, reply, changed := phase.Step(s, in.Input)
 	d := drive.Decision[phase.State, phase.Reply]{After: after, Reply: reply}
 	if changed {
@@ -214,13 +276,13 @@ func (p *phases) document(ph bus.Phase, from phase.Activity, after phase.State, 
 // Due implements drive.AggregatePort: holders whose lease is over hold the phase no more.
 func (p *phases) Due(at time.Time) phaseInput { return phaseInput{Input: phase.Input{At: at}} }
 
-// Load implements drive.AggregatePort.
-func (p *phases) Load(keys []drive.AggregateKey, fresh bool) ([]drive.LoadedAggregate[phase.State], error) {
+// Load implements drive.AggregatePort. It asks the log's leader: that a holder goes on holding is an answer that no append proves.
+func (p *phases) Load(keys []drive.AggregateKey, _ bool) ([]drive.LoadedAggregate[phase.State], error) {
 	entities := make([]bus.Entity, len(keys))
 	for i, k := range keys {
 		entities[i] = p.entity(phaseOf(k))
 	}
-	stored, err := p.o.port.read(entities, fresh)
+	stored, err := p.o.port.read(entities, true)
 	if err != nil {
 		return nil, err
 	}
@@ -257,13 +319,13 @@ func (p *phases) Known(key drive.AggregateKey, s phase.State) time.Time {
 		return s.Due()
 	}
 	delete(p.unused, key)
-	held := make(map[string]time.Time, len(s.Holders))
+	held := make(map[string]lease, len(s.Holders))
 	for i := range s.Holders {
-		until, ok := p.heard[key][s.Holders[i].Worker]
+		l, ok := p.heard[key][s.Holders[i].Worker]
 		if !ok {
-			until = p.o.c.Now().Add(phase.Lease)
+			l = lease{until: p.o.c.Now().Add(phase.Lease)}
 		}
-		held[s.Holders[i].Worker] = until
+		held[s.Holders[i].Worker] = l
 	}
 	p.heard[key] = held
 	p.listen()
@@ -281,8 +343,10 @@ func (p *phases) nextDue() time.Time { return earlier(p.loop.NextDue(), p.silent
 func (p *phases) listen() {
 	p.silentAt = time.Time{}
 	for _, held := range p.heard {
-		for _, until := range held {
-			p.silentAt = earlier(p.silentAt, until)
+		for _, l := range held {
+			if !l.over {
+				p.silentAt = earlier(p.silentAt, l.until)
+			}
 		}
 	}
 }
@@ -295,44 +359,76 @@ func (p *phases) tick(now time.Time) {
 	p.loop.Tick(now)
 }
 
+// lateMost is how late an owner may look at a lease that has ended. When it looks later it was stopped, or its clock was set:
+// it cannot tell who was silent meanwhile.
+const lateMost = time.Second
+
 // dismiss tells the records of those that were silent for too long.
 func (p *phases) dismiss(now time.Time) {
 	for _, key := range sortedKeys(p.heard) {
+		held := p.heard[key]
 		var silent []string
-		for worker, until := range p.heard[key] {
-			if !now.Before(until) {
+		for worker, l := range held {
+			switch {
+			case l.over || now.Before(l.until):
+			case now.Sub(l.until) > lateMost && !l.spared:
+				held[worker] = lease{until: now.Add(phase.Lease), spared: true}
+			default:
 				silent = append(silent, worker)
+				l.over = true
+				held[worker] = l
 			}
 		}
 		if len(silent) == 0 {
 			continue
 		}
 		slices.Sort(silent)
-		for _, w := range silent { // unless it stays a holder, and then it is asked about again
-			p.heard[key][w] = now.Add(phase.Lease)
-		}
 		ph := phaseOf(key)
 		p.o.c.Log.Info("a worker is silent; it holds the phase no more", zap.String("phase", ph.Phase), zap.String("kind", ph.Kind), zap.Strings("workers", silent))
-		p.tell(key, phaseInput{Input: phase.Input{At: now, Silent: silent}})
+		p.tell(key, phaseInput{Input: phase.Input{At: now, Silent: silent}}, func() { p.stay(key, silent) })
 	}
 }
 
-// tell is an input that nobody waits for: what it finds undone is found again.
-func (p *phases) tell(key drive.AggregateKey, in phaseInput) {
+// stay has holders asked about again whose record could not be told that they were silent.
+func (p *phases) stay(key drive.AggregateKey, workers []string) {
+	for _, w := range workers {
+		if l, ok := p.heard[key][w]; ok && l.over {
+			p.heard[key][w] = lease{until: p.o.c.Now().Add(phase.Lease), spared: true}
+		}
+	}
+	p.listen()
+}
+
+// tell is an input that nobody waits for. undone is called where it came to nothing.
+func (p *phases) tell(key drive.AggregateKey, in phaseInput, undone func()) {
 	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
-		Key: key, Input: in, Reply: func(phase.Reply) {}, Back: func(error) {}, Aside: func(string) {},
+		Key: key, Input: in, Reply: func(phase.Reply) {}, Back: func(error) { undone() }, Aside: func(string) { undone() },
 	})
+}
+
+// clamp ends no lease later than one that begins now: the clock was set back where one does.
+func (p *phases) clamp(now time.Time) {
+	for _, held := range p.heard {
+		for worker, l := range held {
+			if most := now.Add(phase.Lease); l.until.After(most) {
+				l.until = most
+				held[worker] = l
+			}
+		}
+	}
+	p.listen()
 }
 
 // sweep buries the records of phases that no blueprint names any more.
 func (p *phases) sweep(now time.Time) {
+	p.clamp(now)
 	for _, key := range sortedKeys(p.unused) {
 		if now.Sub(p.unused[key]) < phaseUnusedFor {
 			continue
 		}
 		p.unused[key] = now
 		if def, _, err := p.definition(phaseOf(key)); err == nil && def == nil {
-			p.tell(key, phaseInput{Input: phase.Input{At: now}, bury: true})
+			p.tell(key, phaseInput{Input: phase.Input{At: now}, bury: true}, func() {}) // it is looked at again
 		}
 	}
 }

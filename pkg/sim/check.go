@@ -44,6 +44,7 @@ type checker struct {
 	seen       map[resource.Fence]bool // by a worker
 	again      map[resource.Fence]bool // answered once more, later
 	families   families
+	holds      holds
 }
 
 type version struct {
@@ -78,7 +79,7 @@ func newChecker(w *World) *checker {
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
 		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
-		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, families: newFamilies(),
+		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, families: newFamilies(), holds: newHolds(),
 	}
 }
 
@@ -145,6 +146,8 @@ func (c *checker) stored(who string, a bus.Append, seq uint64, bury bool) {
 		c.resource(who, a, seq)
 	case bus.Job:
 		c.job(who, a, bury)
+	case bus.PhaseRecord:
+		c.record(who, a, bury)
 	case bus.Spec:
 		c.spec(a.Body)
 		fallthrough
@@ -528,6 +531,9 @@ func (c *checker) unfinished() string {
 			}
 		}
 	}
+	if text := c.held(); text != "" {
+		return text
+	}
 	for _, p := range c.w.scenario.phases {
 		if left, caughtUp, _ := c.w.server.Outstanding(context.Background(), p); left > 0 || !caughtUp {
 			return fmt.Sprintf("WORK holds %d messages of phase %s of %s", left, p.Phase, p.Kind)
@@ -577,6 +583,7 @@ func (c *checker) atRest() {
 		w.violate("%d messages were set aside, of %d that nobody can read", aside, c.rubbish)
 	}
 	c.trees()
+	c.counted()
 	c.buckets()
 }
 
@@ -615,9 +622,12 @@ func (c *checker) forgotten() {
 				e := s.Entity
 				state, known := c.states[resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name}]
 				switch {
+				case f == bus.PhaseRecord && !s.Deleted && c.named(e):
 				case f == bus.Blueprint || (f == bus.Resource || f == bus.Spec) && known && state.Exists():
 				case f == bus.Spec && !s.Deleted && s.Seq > c.buried[resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name}]:
 					// Known: an apply that would have created a resource brought it, and came to nothing when its owner died.
+				case f == bus.PhaseRecord:
+					w.violate("the record of phase %s, which no blueprint names, is still in the log (gone: %t)", e.Key(), s.Deleted)
 				case f == bus.Job:
 					w.violate("job %s is still in the log (gone: %t)", e.Name, s.Deleted)
 				default:

@@ -52,6 +52,8 @@ type process struct {
 	alone       bool // it believes the others dead
 	deaf        bool // ticks do not reach it
 	pausedUntil time.Time
+	cutUntil    time.Time     // nothing that it says arrives, and nothing it is told
+	setAt       time.Time     // when its clock, as it is corrected, last took a leap
 	skew        time.Duration // of its own clock
 	clock       *partition.Clock
 	catalog     *catalog.Catalog
@@ -100,16 +102,28 @@ func (p *process) tick() {
 	}
 	if w.fault(w.faults.skew, 10) {
 		p.skew = w.upTo(2*skewMax) - skewMax // its clock was set
-		p.deaf = w.percent(40)
+		p.deaf, p.setAt = w.percent(40), w.now
 	}
 	if !p.deaf || w.calm {
 		at := w.now
-		w.after(w.latency(), func() { p.clock.Set(at) })
+		w.after(w.latency(), func() { p.correct(at) })
 	}
 	if !w.house.resting() {
 		w.after(time.Second+w.upTo(15*time.Second), p.tick)
 	}
 }
+
+// correct sets a process's clock by what the server's was.
+func (p *process) correct(at time.Time) {
+	before := p.clock.Now()
+	p.clock.Set(at)
+	if leap := p.clock.Now().Sub(before).Abs(); leap > leaseSlack/2 {
+		p.setAt = p.w.now
+	}
+}
+
+// cut reports whether the process is cut off from all others.
+func (p *process) cut() bool { return p.w.now.Before(p.cutUntil) }
 
 func (h *house) resting() bool { return h.w.check.resting }
 
@@ -124,7 +138,12 @@ func (h *house) kill(p *process) {
 		t.end()
 		p.tasks = slices.DeleteFunc(p.tasks, func(x *task) bool { return x == t })
 	}
-	h.stints = slices.DeleteFunc(h.stints, func(s *stint) bool { return s.p == p })
+	h.stints = slices.DeleteFunc(h.stints, func(s *stint) bool {
+		if s.p == p {
+			s.ended = h.w.now
+		}
+		return s.p == p
+	})
 	h.intakes = slices.DeleteFunc(h.intakes, func(i *intakePartition) bool { return i.p == p })
 	h.workers = slices.DeleteFunc(h.workers, func(k *worker) bool { return k.p == p })
 	h.processes = slices.DeleteFunc(h.processes, func(x *process) bool { return x == p })
@@ -231,6 +250,7 @@ func (h *house) wake() {
 	}
 	for _, k := range h.workers {
 		k.wake()
+		k.stir()
 	}
 }
 

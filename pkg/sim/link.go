@@ -31,7 +31,7 @@ func (l *link) call(effect func()) error {
 	if !w.pause(w.latency()) {
 		return bus.ErrClosed
 	}
-	if w.fault(w.faults.lost, 2) {
+	if l.p.cut() || w.fault(w.faults.lost, 2) {
 		w.pause(answerWait)
 		return errNoAnswer
 	}
@@ -383,14 +383,26 @@ func (d *delivery) Reject(ctx context.Context, reason string) error {
 	return d.settle(func() error { return d.Delivery.Reject(ctx, reason) })
 }
 
+// answeredBy is who answered a request.
+type answeredBy struct {
+	stint    *stint
+	from, at time.Time // when it had the request, and when it answered
+}
+
 // ask sends a request to the owners of a partition and waits for the first reply.
 func (l *link) ask(partition int, r bus.Request, wait time.Duration) (bus.Request, error) {
+	got, _, err := l.askWhom(partition, r, wait)
+	return got, err
+}
+
+func (l *link) askWhom(partition int, r bus.Request, wait time.Duration) (bus.Request, answeredBy, error) {
 	w := l.p.w
 	if !w.pause(w.latency()) {
-		return bus.Request{}, bus.ErrClosed
+		return bus.Request{}, answeredBy{}, bus.ErrClosed
 	}
 	t := w.running
 	var got *bus.Request
+	var by answeredBy
 	asked, over := false, false
 	defer func() { over = true }()
 	for _, s := range w.house.stints {
@@ -398,15 +410,20 @@ func (l *link) ask(partition int, r bus.Request, wait time.Duration) (bus.Reques
 			continue
 		}
 		asked = true
+		if l.p.cut() {
+			continue
+		}
 		for range w.copies() {
 			w.after(w.latency(), func() {
+				from := w.now
 				s.ask(r, func(header map[string]string, body []byte) {
-					if w.fault(w.faults.lost, 4) {
+					if w.fault(w.faults.lost, 4) || l.p.cut() {
 						return
 					}
+					at := w.now
 					w.after(w.latency(), func() {
 						if got == nil && !over {
-							got = &bus.Request{Verb: r.Verb, Header: header, Body: body}
+							got, by = &bus.Request{Verb: r.Verb, Header: header, Body: body}, answeredBy{s, from, at}
 							t.wake(0)
 						}
 					})
@@ -415,18 +432,18 @@ func (l *link) ask(partition int, r bus.Request, wait time.Duration) (bus.Reques
 		}
 	}
 	if !asked {
-		return bus.Request{}, bus.ErrNoOwner
+		return bus.Request{}, by, bus.ErrNoOwner
 	}
 	for end := w.now.Add(wait); got == nil; {
 		if !w.now.Before(end) {
-			return bus.Request{}, context.DeadlineExceeded
+			return bus.Request{}, by, context.DeadlineExceeded
 		}
 		t.wake(end.Sub(w.now))
 		if !t.wait() {
-			return bus.Request{}, bus.ErrClosed
+			return bus.Request{}, by, bus.ErrClosed
 		}
 	}
-	return *got, nil
+	return *got, by, nil
 }
 
 // copies is how often a message that may be lost or doubled arrives.

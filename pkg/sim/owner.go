@@ -21,6 +21,8 @@ type stint struct {
 	task      *task
 	open      bool // requests reach it
 	leaving   bool
+	began     time.Time // its takeover
+	ended     time.Time // zero: not yet
 }
 
 type asked struct {
@@ -31,7 +33,8 @@ type asked struct {
 var _ partition.Shell = (*stint)(nil)
 
 func newStint(p *process, n int) *stint {
-	s := &stint{p: p, partition: n}
+	s := &stint{p: p, partition: n, began: p.w.now}
+	p.w.check.served(s)
 	s.task = p.begin(s.serve)
 	return s
 }
@@ -80,6 +83,7 @@ func (s *stint) serve() {
 	w, p := s.p.w, s.p
 	for {
 		s.calls = nil
+		s.began = w.now
 		s.owner = partition.New(p.ctx, partition.Config{
 			Bus: p.link, Catalog: p.catalog, Now: p.clock.Now, Log: nobody, Observer: silent{}, Shell: s, Number: s.partition,
 			Limits: drive.Limits{CachedStates: w.scenario.cachedStates},
@@ -118,7 +122,7 @@ func (s *stint) serve() {
 // end leaves: what was delivered and not taken is put back.
 func (s *stint) end() {
 	w := s.p.w
-	s.leaving = true
+	s.leaving, s.ended = true, w.now
 	if s.inbox != nil && !s.p.dead {
 		s.inbox.Close()
 		w.poke = true

@@ -86,8 +86,9 @@ func (w *World) heal() {
 	w.mark("heal", "", 0)
 	w.calm = true
 	for _, p := range w.house.processes {
-		p.pausedUntil, p.suspected, p.alone, p.deaf, p.skew = w.now, false, false, false, 0
+		p.pausedUntil, p.cutUntil, p.suspected, p.alone, p.deaf, p.skew = w.now, w.now, false, false, false, 0
 		p.clock.Set(w.now)
+		p.setAt = w.now
 	}
 	for _, service := range []string{orchestrator, intake, workers, sweeper} {
 		if len(w.house.of(service)) == 0 {

@@ -30,6 +30,7 @@ type faults struct {
 	full    bool // input streams with little room, appends that find EVENTS full
 	trail   bool // buckets and WORK
 	stale   bool // followers that are behind
+	cuts    bool // workers that nothing reaches for a while, and who reach nobody
 }
 
 // scenario is what a seed asks of the house.
@@ -41,6 +42,7 @@ type scenario struct {
 	cachedStates int
 	partitions   int
 	applies      bool // users apply a lot
+	held         bool // workers hold the phases that they call
 	sent         []*command
 	requests     int
 }
@@ -58,6 +60,7 @@ type kind struct {
 func newScenario(w *World) *scenario {
 	s := &scenario{w: w, partitions: 1 + w.r.IntN(3), active: time.Minute + w.upTo(12*time.Minute)}
 	s.applies = w.percent(10)
+	s.held = w.percent(heldPercent)
 	s.cachedStates = []int{0, 1, 2}[w.r.IntN(3)]
 	names := []string{"a", "b", "c", "web-1.example.com", "e", "f"}[:2+w.r.IntN(5)]
 	alone := 1 + w.r.IntN(2)
@@ -78,12 +81,15 @@ func newScenario(w *World) *scenario {
 	}
 	if !w.percent(12) {
 		one := func() bool { return w.percent(55) }
-		w.faults = faults{one(), one(), one(), one(), one(), one(), one(), one(), one(), one(), one()}
+		w.faults = faults{one(), one(), one(), one(), one(), one(), one(), one(), one(), one(), one(), one()}
 	}
 	return s
 }
 
-const phasesMax = 5
+const (
+	phasesMax   = 5
+	heldPercent = 30 // of the seeds: a lease that is renewed is many messages
+)
 
 func phaseName(i int) string { return fmt.Sprint("f", i) }
 
@@ -174,6 +180,9 @@ func (s *scenario) plugins(k *kind, most int) []map[string]any {
 		if on != nil {
 			p["dependsOn"] = on
 		}
+		if s.held && i%2 == 1 {
+			p["calls"] = 2 // of a phase always the same: who holds one whose limit is lowered goes on
+		}
 		if w.percent(20) && (k.role == "" || w.percent(20)) {
 			p["when"] = pick(w, constraintsOf)
 		}
@@ -247,6 +256,13 @@ func (s *scenario) trouble() {
 		w.after(w.upTo(20*time.Second), func() { h.start(p.service) })
 	}))
 	often(w.faults.pauses, 60*time.Second, strike(func(p *process) { h.pause(p, w.upTo(12*time.Second)) }))
+	often(w.faults.cuts && s.held, 40*time.Second, func() {
+		if of := h.of(workers); len(of) > 0 {
+			p := pick(w, of)
+			p.cutUntil = w.now.Add(w.upTo(15 * time.Second))
+			w.mark("cut", p.name, uint64(p.cutUntil.Sub(w.now)))
+		}
+	})
 	often(w.faults.overlap, 60*time.Second, func() {
 		if of := h.of(orchestrator); len(of) > 0 {
 			p := pick(w, of)

@@ -9,16 +9,19 @@ import (
 	"github.com/droverproject/drover/pkg/wire"
 )
 
-// worker is a process that carries out all phases, well or badly.
+// worker is a process that carries out all phases, well or badly. Where the seed has phases held, it calls them as pkg/plugin
+// does (caller); else it carries out each hand-out by itself, as what may be called any number of times at once.
 type worker struct {
-	p    *process
-	task *task
-	slow bool
-	woke bool
+	p       *process
+	task    *task
+	slow    bool
+	woke    bool
+	callers map[bus.Phase]*caller
+	named   bool // its callers have one name, whenever they begin
 }
 
 func newWorker(p *process) *worker {
-	k := &worker{p: p, slow: p.w.percent(20)}
+	k := &worker{p: p, slow: p.w.percent(20), callers: map[bus.Phase]*caller{}, named: p.w.percent(50)}
 	k.task = p.begin(k.serve)
 	return k
 }
@@ -38,6 +41,10 @@ func (k *worker) serve() {
 	for !k.p.dead {
 		found := false
 		for _, phase := range w.scenario.phases {
+			if w.scenario.held {
+				k.call(phase)
+				continue
+			}
 			puller, err := w.server.Pull(k.p.ctx, phase)
 			if err != nil {
 				continue // it has no consumer yet
@@ -66,23 +73,8 @@ func (k *worker) serve() {
 // carryOut answers one call.
 func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 	w := k.p.w
-	poll := ""
-	if d.Header(bus.HeaderPoll) != "" {
-		poll = phase.Phase
-	}
-	work, err := wire.DecodeWork(d.Body(), poll)
-	if err != nil {
-		w.violate("work cannot be read: %v", err)
-	}
-	w.check.worked(&work)
-	took := w.upTo(300 * time.Millisecond)
-	switch {
-	case w.calm:
-	case k.slow && w.percent(30):
-		took = w.upTo(90 * time.Second)
-	case w.percent(10):
-		took = w.upTo(10 * time.Second)
-	}
+	work := k.read(phase, d)
+	took := k.lasts()
 	running, progress := w.percent(20), w.percent(80)
 	if running {
 		if !w.pause(w.upTo(took + 1)) {
@@ -101,16 +93,49 @@ func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 			_ = d.Progress()
 		}
 	}
+	k.settle(d, work, k.answer(&work))
+}
+
+func (k *worker) read(phase bus.Phase, d *delivery) wire.Work {
+	w := k.p.w
+	poll := ""
+	if d.Header(bus.HeaderPoll) != "" {
+		poll = phase.Phase
+	}
+	work, err := wire.DecodeWork(d.Body(), poll)
+	if err != nil {
+		w.violate("work cannot be read: %v", err)
+	}
+	w.check.worked(&work)
+	return work
+}
+
+// lasts draws how long a call lasts.
+func (k *worker) lasts() time.Duration {
+	w := k.p.w
+	took := w.upTo(300 * time.Millisecond)
+	switch {
+	case w.calm:
+	case k.slow && w.percent(30):
+		took = w.upTo(90 * time.Second)
+	case w.percent(10):
+		took = w.upTo(10 * time.Second)
+	}
+	return took
+}
+
+// settle says what a call came to, once, twice, or never. It returns false when the process has died.
+func (k *worker) settle(d *delivery, work wire.Work, r resource.Result) bool {
+	w := k.p.w
 	if w.fault(w.faults.late, 1) { // rubbish is set aside, and holds nothing up
 		w.check.rubbish++
 		for w.server.PublishResult(k.p.ctx, work.ResultSubject, nil, []byte{0xff}) != nil {
 			if !w.pause(time.Second) {
-				return
+				return false
 			}
 		}
 		w.poke = true
 	}
-	r := k.answer(&work)
 	if w.fault(w.faults.late, 5) {
 		w.check.again[work.Fence] = true
 		w.after(w.upTo(3*time.Minute), func() { // somebody says it once more, whoever lives then
@@ -120,11 +145,13 @@ func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 	}
 	if w.fault(w.faults.late, 3) {
 		_ = d.Ack() // a worker that loses its answer
-		return
+		return true
 	}
-	if k.publish(work, r) {
-		_ = d.Ack()
+	if !k.publish(work, r) {
+		return false
 	}
+	_ = d.Ack()
+	return true
 }
 
 // answer draws what a call comes to.

@@ -21,7 +21,8 @@
 //	Running     Running         Canceling                Running                  Sleeping     Inactive        –
 //	Canceling   Running         Canceling                Running                  Sleeping     Inactive        –
 //
-// The three ways in which a run ends are seed 003's. Workers say what they have after every run that lasts longer than a
+// The three ways in which a run ends are seed 003's. Where several hold the phase, what is said of all their calls decides; and
+// where a word is late, two of these columns come as one. Workers say what they have after every run that lasts longer than a
 // blink, and every few seconds; what begins and ends in between costs no event.
 package phase
 
@@ -66,7 +67,9 @@ func (a Activity) String() string { return activities[a] }
 // Activities lists those of a record.
 func Activities() []Activity { return []Activity{Inactive, Running, Canceling, Sleeping} }
 
-// Counts of what was done, since the record was made.
+// Counts of what was done, since the record was made, as far as it was told: what a worker did after its last word before it was
+// killed is not counted. Where a word comes so late that its worker has been found silent since, what it did meanwhile may be
+// counted twice.
 type Counts struct {
 	Calls     uint64 // calls of the plugin
 	Resources uint64 // that it was given, each call counted
@@ -181,6 +184,9 @@ func Step(s State, in Input) (after State, reply Reply, changed bool) {
 	if at.Before(s.UpdatedAt) {
 		at = s.UpdatedAt
 	}
+	if s.Revision == 0 && in.Hold == nil {
+		return s, Reply{}, false // of what nobody ever asked for there is no record
+	}
 	after = s
 	after.Holders = slices.Clone(s.Holders)
 	switch {
@@ -190,10 +196,12 @@ func Step(s State, in Input) (after State, reply Reply, changed bool) {
 			return s, Reply{Holders: slices.Clone(s.Holders)}, false
 		}
 	case in.Release != nil:
-		if i, ok := after.holder(in.Release.Worker); ok {
-			after.heard(i, in.Release)
-			after.leave(i)
+		i, ok := after.holder(in.Release.Worker)
+		if !ok {
+			return s, Reply{}, false // it was found silent before, or the word comes late
 		}
+		after.heard(i, in.Release)
+		after.leave(i)
 	default:
 		for _, w := range in.Silent {
 			if i, ok := after.holder(w); ok {
@@ -269,10 +277,12 @@ func (s *State) settle(at time.Time) {
 	}
 }
 
-// worthRecording reports whether after is to be an event: always where who holds the phase or its activity differs, and
-// counts and times at a measured pace.
+// worthRecording reports whether after is to be an event: always where who holds the phase, its activity or what that is made
+// of differs, and counts and times at a measured pace.
 func (s *State) worthRecording(after *State, at time.Time) bool {
-	same := func(a, b Holder) bool { return a.Worker == b.Worker }
+	same := func(a, b Holder) bool {
+		return a.Worker == b.Worker && a.Out > 0 == (b.Out > 0) && a.Out > a.Canceling == (b.Out > b.Canceling)
+	}
 	switch {
 	case s.Activity != after.Activity, !slices.EqualFunc(s.Holders, after.Holders, same):
 		return true
@@ -280,34 +290,4 @@ func (s *State) worthRecording(after *State, at time.Time) bool {
 		return false
 	}
 	return !slices.Equal(s.Holders, after.Holders) || s.LastCallAt != after.LastCallAt || s.WakeAt != after.WakeAt || s.WakeUntil != after.WakeUntil
-}
-
-// Audit returns what is wrong with a record, or with a step from before to it.
-func Audit(before *State, s State) []string {
-	var wrong []string
-	say := func(bad bool, what string) {
-		if bad {
-			wrong = append(wrong, what)
-		}
-	}
-	var out, canceling uint32
-	for i, h := range s.Holders {
-		say(i > 0 && s.Holders[i-1].Worker >= h.Worker, "holders are not sorted")
-		say(h.Canceling > h.Out, "more calls are canceled than are out")
-		say(h.Worker == "", "a holder has no name")
-		out += h.Out
-		canceling += h.Canceling
-	}
-	say(len(s.Holders) > HoldersMax, "too many holders")
-	say((s.Activity == Running) != (out > canceling), "Running is what has calls that are wanted")
-	say((s.Activity == Canceling) != (out > 0 && out == canceling), "Canceling is what has only calls that are not wanted")
-	say(s.Activity == Sleeping && s.WakeUntil.IsZero(), "a phase sleeps without end")
-	say(s.Activity == Inactive && !s.WakeUntil.IsZero(), "an inactive phase has something to wake for")
-	if before != nil {
-		say(s.Revision != before.Revision+1, "a revision is skipped")
-		say(s.UpdatedAt.Before(before.UpdatedAt), "time runs backwards")
-		was, is := before.Counts(), s.Counts()
-		say(was.most(is) != is, "counts shrink")
-	}
-	return wrong
 }

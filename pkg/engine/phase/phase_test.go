@@ -267,3 +267,33 @@ func TestHoldersWithoutEnd(t *testing.T) {
 	_, reply, _ = phase.Step(lowered, phase.Input{At: zero.Add(time.Hour), Calls: 1, Hold: &phase.Report{Worker: "new"}})
 	holds(t, !reply.Granted, "one more than may")
 }
+
+// What a holder said last counts when another leaves, however shortly after the last event it was said.
+func TestWhoRunsIsRecordedAtOnce(t *testing.T) {
+	t.Parallel()
+	var s phase.State
+	tell := func(in phase.Input) {
+		in.At, in.Calls = zero, 2
+		s, _, _ = phase.Step(s, in)
+	}
+	tell(phase.Input{Hold: &phase.Report{Worker: "a", Out: 1}})
+	tell(phase.Input{Hold: &phase.Report{Worker: "b", Out: 2}})
+	tell(phase.Input{Hold: &phase.Report{Worker: "b", Out: 2, Canceling: 2}})
+	same(t, phase.Running, s.Activity, "a runs")
+	tell(phase.Input{Hold: &phase.Report{Worker: "b"}})
+	tell(phase.Input{Silent: []string{"a"}})
+	same(t, phase.Inactive, s.Activity, "nobody runs any more")
+}
+
+// Who holds nothing gives nothing back, and makes no record.
+func TestStrangersGiveNothingBack(t *testing.T) {
+	t.Parallel()
+	for _, in := range []phase.Input{{At: zero, Release: &phase.Report{Worker: "b"}}, {At: zero, Silent: []string{"b"}}, {At: zero}} {
+		_, _, changed := phase.Step(phase.State{}, in)
+		holds(t, !changed, "there is no record of nobody")
+		held, _, _ := phase.Step(phase.State{}, phase.Input{At: zero, Calls: 1, Hold: &phase.Report{Worker: "a", Out: 1}})
+		after, _, changed := phase.Step(held, in)
+		holds(t, !changed, "a stranger changes it")
+		same(t, held, after, "the record")
+	}
+}

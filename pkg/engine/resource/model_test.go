@@ -564,9 +564,9 @@ func inputText(in *resource.Input) string {
 	return fmt.Sprintf("input of kind %d at %s", in.Kind, since(in.At))
 }
 
-// late is an answer to a call that is over, if there was one.
+// late is an answer to the latest call that is over, if there was one: to one that was canceled and given up, too.
 func late(w *world) []resource.Input {
-	for _, late := range w.fences {
+	for _, late := range slices.Backward(w.fences) {
 		if f, out := w.outstanding(late.Phase); !out || f != late {
 			r := resource.Result{Fence: late, Outcome: resource.OutcomeCompleted}
 			return []resource.Input{{Kind: resource.OnResult, At: w.state.UpdatedAt, Result: &r}}
