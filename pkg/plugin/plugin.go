@@ -57,6 +57,8 @@ import (
 // fences make harmless.
 const (
 	BatchMax          = 1000                   // resources per batch
+	BatchBytesMin     = bus.FetchBytesMin      // bytes per batch: any one resource fits
+	BatchBytesMax     = bus.FetchBytesMax      // bytes per batch
 	ConcurrencyMax    = 1000                   // batches in flight per Serve
 	RunningAfter      = 500 * time.Millisecond // a batch that lasts longer is reported as Running
 	StaleAfter        = time.Second            // work that is older, or may be, is checked against the resource before it begins
@@ -74,6 +76,7 @@ const (
 	checkTimeout      = 3 * time.Second        // one look at the present state of resources
 	specTimeout       = 5 * time.Second        // one load of a spec
 	defaultBatch      = 100
+	defaultBatchBytes = 16 << 20
 	defaultFlight     = 4
 	defaultFetchWait  = 5 * time.Second
 	defaultStopGrace  = 10 * time.Second
@@ -95,6 +98,10 @@ type Options struct {
 	Worker string
 	// Batch is the most resources that one call is given. Default 100, at most BatchMax.
 	Batch int
+	// BatchBytes is the most bytes of resources that one call is given, as they are stored: state, attributes, labels, phase
+	// data. Specs are not among them, they are loaded when they are asked for (Resource.Spec). Default 16 MiB, from
+	// BatchBytesMin, into which any one resource fits, to BatchBytesMax. What is left waits for the next call.
+	BatchBytes int
 	// Concurrency is the most calls at the same time, where the blueprint allows any number of them (calls: 0); else one
 	// call is out at a time. Default 4, at most ConcurrencyMax.
 	Concurrency int
@@ -146,6 +153,7 @@ func (o Options) complete() (Options, error) {
 		}
 	}
 	def(&o.Batch, defaultBatch)
+	def(&o.BatchBytes, defaultBatchBytes)
 	def(&o.Concurrency, defaultFlight)
 	wait(&o.FetchWait, defaultFetchWait)
 	wait(&o.BindEvery, defaultBindEvery)
@@ -169,6 +177,8 @@ func (o Options) complete() (Options, error) {
 		return o, fmt.Errorf("plugin: Worker has more than %d bytes", phase.WorkerBytesMax)
 	case o.Batch < 1 || o.Batch > BatchMax:
 		return o, fmt.Errorf("plugin: Batch is %d, not 1 to %d", o.Batch, BatchMax)
+	case o.BatchBytes < BatchBytesMin || o.BatchBytes > BatchBytesMax:
+		return o, fmt.Errorf("plugin: BatchBytes is %d, not %d to %d", o.BatchBytes, BatchBytesMin, BatchBytesMax)
 	case o.Concurrency < 1 || o.Concurrency > ConcurrencyMax:
 		return o, fmt.Errorf("plugin: Concurrency is %d, not 1 to %d", o.Concurrency, ConcurrencyMax)
 	case o.FetchWait < 0 || o.BindEvery < 0 || o.Lease < 0 || o.CheckEvery < 0:

@@ -40,6 +40,9 @@ type Options struct {
 	Resident bool
 	// CallTimeout is how long a call may last. Default CallTimeoutDefault, at most CallTimeoutMax.
 	CallTimeout time.Duration
+	// CallBytes is the most bytes of the line that a call is given. What is more than that is another call, and a resource that
+	// is more than that by itself (at most some 2 MiB) is called alone. Default CallBytesDefault, at most CallBytesMax.
+	CallBytes int
 	// Grace is the time between SIGTERM and SIGKILL for a program that is to end. Default GraceDefault, at most GraceMax.
 	Grace time.Duration
 	// Stderr is given each line that it writes to stderr, without its end. It must be safe for concurrent use. Nil: nobody.
@@ -66,11 +69,16 @@ func New(o Options) (*Program, error) {
 	if o.Grace == 0 {
 		o.Grace = GraceDefault
 	}
+	if o.CallBytes == 0 {
+		o.CallBytes = CallBytesDefault
+	}
 	switch {
 	case len(o.Command) == 0 || o.Command[0] == "":
 		return nil, errors.New("the command is missing")
 	case o.CallTimeout < 0 || o.CallTimeout > CallTimeoutMax:
 		return nil, fmt.Errorf("the limit of a call is %s, not up to %s", o.CallTimeout, CallTimeoutMax)
+	case o.CallBytes < 0 || o.CallBytes > CallBytesMax:
+		return nil, fmt.Errorf("the limit of a call's bytes is %d, not up to %d", o.CallBytes, CallBytesMax)
 	case o.Grace < 0 || o.Grace > GraceMax:
 		return nil, fmt.Errorf("the grace is %s, not up to %s", o.Grace, GraceMax)
 	}
