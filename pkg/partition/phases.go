@@ -20,7 +20,7 @@ import (
 )
 
 // phases are the records of a partition's phases, and who holds them. Decisions are package phase's. That a holder still
-// lives is no event: it is known here alone, and a new owner gives each holder that it finds one lease.
+// lives is no event: it is known here alone, and a new owner gives each holder that it finds one lease, as the record says it.
 type phases struct {
 	o    *Owner
 	loop *drive.Aggregates[phase.State, phaseInput, phase.Reply]
@@ -109,7 +109,7 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 	now := p.o.c.Now()
 	said := report.At(now)
 	in := phaseInput{Input: phase.Input{At: now}}
-	answer := wire.PhaseHold{Lease: phase.Lease}
+	var answer wire.PhaseHold
 	switch verb {
 	case "hold":
 		def, reason, err := p.definition(r.Phase)
@@ -121,8 +121,9 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 			refuse(reason)
 			return
 		}
-		in.Hold, in.Calls = &said, def.CallsAtOnce()
+		in.Hold, in.Calls, in.Lease = &said, def.CallsAtOnce(), def.Lease
 		answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
+		answer.Lease, answer.CallLease = phase.HoldLease(def.Lease), def.CancelLease()
 	case "release":
 		in.Release = &said
 	default:
@@ -130,11 +131,14 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 		return
 	}
 	key := phaseKey(r.Phase)
+	if verb == "hold" {
+		p.shorten(key, now.Add(answer.Lease))
+	}
 	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
 		Key: key, Input: in,
 		Reply: func(granted phase.Reply) {
 			if answer.Granted = granted.Granted; granted.Granted {
-				p.hears(key, report.Worker, now)
+				p.hears(key, report.Worker, now.Add(answer.Lease))
 			}
 			for i := range granted.Holders {
 				answer.Holders = append(answer.Holders, granted.Holders[i].Worker)
@@ -175,11 +179,23 @@ func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, 
 	return nil, "the blueprint of kind " + strconv.Quote(ph.Kind) + " has no phase " + strconv.Quote(ph.Phase), nil
 }
 
-// hears that a holder lives.
-func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time) {
+// hears that a holder lives: it holds the phase until then without another word.
+func (p *phases) hears(key drive.AggregateKey, worker string, until time.Time) {
 	held := p.heard[key]
 	if _, ok := held[worker]; ok { // else it holds the phase unnamed
-		held[worker] = at.Add(phase.Lease)
+		held[worker] = until
+		p.silentAt = earlier(p.silentAt, until) // where the lease is a shorter one now
+	}
+}
+
+// shorten has who holds the phase hold it no longer than until without another word: a blueprint that makes the lease a
+// shorter one holds for a worker that was killed before it, too. Who lives will be heard before.
+func (p *phases) shorten(key drive.AggregateKey, until time.Time) {
+	for worker, was := range p.heard[key] {
+		if until.Before(was) {
+			p.heard[key][worker] = until
+			p.silentAt = earlier(p.silentAt, until)
+		}
 	}
 }
 
@@ -261,7 +277,7 @@ func (p *phases) Known(key drive.AggregateKey, s phase.State) time.Time {
 	for i := range s.Holders {
 		until, ok := p.heard[key][s.Holders[i].Worker]
 		if !ok {
-			until = p.o.c.Now().Add(phase.Lease)
+			until = p.o.c.Now().Add(s.HoldLease())
 		}
 		held[s.Holders[i].Worker] = until
 	}
@@ -309,7 +325,7 @@ func (p *phases) dismiss(now time.Time) {
 		}
 		slices.Sort(silent)
 		for _, w := range silent { // unless it stays a holder, and then it is asked about again
-			p.heard[key][w] = now.Add(phase.Lease)
+			p.heard[key][w] = now.Add(phase.LeaseDefault)
 		}
 		ph := phaseOf(key)
 		p.o.c.Log.Info("a worker is silent; it holds the phase no more", zap.String("phase", ph.Phase), zap.String("kind", ph.Kind), zap.Strings("workers", silent))

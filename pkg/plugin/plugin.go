@@ -47,7 +47,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
-	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
@@ -114,11 +113,11 @@ type Options struct {
 	// StopGrace is how long calls may go on after Serve's context ends, before their own context ends too.
 	// Default 10 s; negative means not at all.
 	StopGrace time.Duration
-	// Lease is how long a call that is being canceled may be silent before it is given up (the phase's lease). A third
-	// of it is the pace of Running reports. Default blueprint.LeaseDefault.
+	// Lease is how long a call that is being canceled may be silent before it is given up. A third of it is the pace of
+	// Running reports. Default the phase's lease, as the owner of its record says it with each report.
 	Lease time.Duration
 	// CheckEvery is how often a long call is checked against the present state of its resource, to end it when it is no
-	// longer wanted (Resource.Context). Default a third of the lease.
+	// longer wanted (Resource.Context). Default a third of Lease.
 	CheckEvery time.Duration
 	// Drain, if set, ends Serve without an end to ctx: once it is closed nothing more is begun, and Serve returns when
 	// the calls that are out have ended, however long that takes.
@@ -158,8 +157,6 @@ func (o Options) complete() (Options, error) {
 	wait(&o.FetchWait, defaultFetchWait)
 	wait(&o.BindEvery, defaultBindEvery)
 	wait(&o.StopGrace, defaultStopGrace)
-	wait(&o.Lease, blueprint.LeaseDefault)
-	wait(&o.CheckEvery, o.Lease/leaseRenewalsEach)
 	if o.StopGrace < 0 {
 		o.StopGrace = 0
 	}
