@@ -66,8 +66,6 @@ OBSERVED is the one that was last carried out to the end.`,
 }
 
 func (a *App) getResources(ctx context.Context, args []string, sel selector.Selector) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
-	defer cancel()
 	var targets []target
 	kinds := []string{""}
 	if len(args) > 0 {
@@ -77,7 +75,8 @@ func (a *App) getResources(ctx context.Context, args []string, sel selector.Sele
 		}
 		kinds = strings.Split(args[0], ",")
 	}
-	b, err := a.bus(ctx)
+	ctx, b, cancel, err := a.patiently(ctx)
+	defer cancel()
 	if err != nil {
 		return err
 	}
