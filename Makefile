@@ -68,6 +68,7 @@ test: ## Run every test that needs no container, with the race detector where th
 .PHONY: threads
 threads: ## Run the thread through every front door on one server and on three, everything killed in its middle (minutes)
 	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run 'TestTrees|TestGrove|TestMachines|TestChecks|TestServices|TestCallbacks|TestPlugins' ./deploy/e2e
+	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run TestManyReachThePluginInFewCalls ./pkg/plugin
 
 .PHONY: test-modules-alone
 test-modules-alone: ## Build and vet each module as if go.work did not exist

@@ -11,9 +11,9 @@ import (
 func TestThePaceOfTheCollector(t *testing.T) {
 	t.Parallel()
 	for live, want := range map[uint64]int{
-		0: 400, 1 << 20: 400, 64 << 20: 400, 128 << 20: 200, 256 << 20: 100, 4 << 30: 100,
+		0: 400, 1 << 20: 400, 256 << 20: 400, 512 << 20: 200, 1 << 30: 100, 4 << 30: 100,
 	} {
-		require.Equal(t, want, gcPercentOf(live), "%d bytes", live)
+		require.Equal(t, want, gcPercentOf(live, garbageMax), "%d bytes", live)
 	}
 }
 
@@ -22,7 +22,8 @@ func TestThePaceFollowsTheHeap(t *testing.T) {
 	t.Parallel()
 	told := make(chan int)
 	ended := make(chan struct{})
-	followHeap(func(percent int) bool {
+	const garbage = 64 << 20
+	followHeap(garbage, func(percent int) bool {
 		select {
 		case told <- percent:
 			return true
@@ -46,7 +47,7 @@ func TestThePaceFollowsTheHeap(t *testing.T) {
 			}
 		}
 	}
-	held := make([]byte, garbageMax/2)
+	held := make([]byte, garbage/2)
 	await("down", func(percent int) bool { return percent <= 200 })
 	runtime.KeepAlive(held)
 	await("up", func(percent int) bool { return percent > 200 })
