@@ -57,6 +57,10 @@ bench: build ## Measure phases per second, latency, memory, against raw JetStrea
 bench-trees: build ## Measure executions of 100, 1,000 and 10,000 items
 	$(BIN)/drover bench trees
 
+.PHONY: bench-fleet
+bench-fleet: build ## Measure fleets of 1,000, 10,000 and 100,000 resources (minutes)
+	$(BIN)/drover bench fleet
+
 ##@ Test
 
 .PHONY: test
