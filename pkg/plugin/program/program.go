@@ -120,6 +120,9 @@ var (
 	errStopping = fmt.Errorf("the worker is being stopped: %w", context.Canceled)
 )
 
+// errEnded is a resident program that has ended by itself, without an error, before the call had.
+var errEnded = errors.New("the program has ended within a call")
+
 // Causes for which a program is ended.
 var (
 	errLimit   = errors.New("the call has passed its limit")
@@ -132,6 +135,7 @@ type child struct {
 	stdin  *os.File
 	lines  chan outLine // closed at the end of its output
 	cancel context.CancelCauseFunc
+	used   bool // a call was made
 	tail   process.Tail
 	done   chan struct{} // closed when it is gone; then state and err are set
 	state  *os.ProcessState
@@ -249,15 +253,29 @@ func (p *Program) call(ctx context.Context, request []byte, names []string, vars
 		}
 		env = append(append(slices.Clip(env), vars...), "DROVER_NAMES_FILE="+file)
 	}
-	c, err := p.take(env)
-	if err != nil {
-		return err
+	for {
+		c, err := p.take(env)
+		if err != nil {
+			return err
+		}
+		used := c.used
+		unread, err := p.callChild(ctx, c, request, unwanted, each)
+		if !used || !unread {
+			return err
+		}
+		// It went between two calls, which had not shown yet when it was taken: another one is asked.
 	}
+}
+
+// callChild carries out a call with one process. unread: that had ended before it could read what it was asked.
+func (p *Program) callChild(ctx context.Context, c *child, request []byte, unwanted <-chan struct{}, each func(*Answer) error) (unread bool, err error) {
+	c.used = true
 	c.tail.Reset()
 	written := make(chan struct{})
+	var refused error
 	go func() {
 		defer close(written)
-		_, _ = c.stdin.Write(request) // a program that does not read it may still answer; one that is gone says why by its end
+		_, refused = c.stdin.Write(request) // a program that does not read it may still answer; one that is gone says why by its end
 		if !p.o.Resident {
 			_ = c.stdin.Close() // there is nothing else to be read
 		}
@@ -267,12 +285,12 @@ func (p *Program) call(ctx context.Context, request []byte, names []string, vars
 	if err == nil && p.o.Resident {
 		<-written // it has answered, so it has read
 		p.giveBack(c)
-		return nil
+		return false, nil
 	}
 	_ = c.stdin.Close() // a second time, perhaps; whoever else holds the other end does not hold this up
 	<-written
 	c.cancel(nil)
-	return err
+	return errors.Is(err, errEnded) && errors.Is(refused, syscall.EPIPE) && r.count == 0, err
 }
 
 func lines(names []string) string {
@@ -385,7 +403,7 @@ func (r *reading) gone() error {
 	case code != 0:
 		return fmt.Errorf("exit status %d%s", code, r.c.tail.String())
 	case r.p.o.Resident:
-		return fmt.Errorf("the program has ended within a call%s", r.c.tail.String())
+		return fmt.Errorf("%w%s", errEnded, r.c.tail.String())
 	}
 	return nil
 }
