@@ -22,7 +22,7 @@ func newBenchFleet(a *App) *cobra.Command {
 
 Server, services and plugin are processes of their own; each fleet has a server of its own. What a resource takes should not
 grow with the number of resources. After the start each fleet is read as users read it, by this command line, and the services
-are started again. 100,000 resources take minutes, and a gigabyte or two of memory and disk.`,
+are started again. 100,000 resources take minutes, four GiB of memory and one of disk.`,
 		Example: `  drover bench fleet
   drover bench fleet --at 10000 --call 1s
   drover bench fleet --at 1000,10000,100000 -o json`,
