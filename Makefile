@@ -57,6 +57,10 @@ bench: build ## Measure phases per second, latency, memory, against raw JetStrea
 bench-trees: build ## Measure executions of 100, 1,000 and 10,000 items
 	$(BIN)/drover bench trees
 
+.PHONY: bench-fleet
+bench-fleet: build ## Measure fleets of 1,000, 10,000 and 100,000 resources (minutes)
+	$(BIN)/drover bench fleet
+
 ##@ Test
 
 .PHONY: test
@@ -68,6 +72,7 @@ test: ## Run every test that needs no container, with the race detector where th
 .PHONY: threads
 threads: ## Run the thread through every front door on one server and on three, everything killed in its middle (minutes)
 	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run 'TestTrees|TestGrove|TestMachines|TestChecks|TestServices|TestCallbacks|TestPlugins' ./deploy/e2e
+	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run TestManyReachThePluginInFewCalls ./pkg/plugin
 
 .PHONY: test-modules-alone
 test-modules-alone: ## Build and vet each module as if go.work did not exist

@@ -24,6 +24,12 @@ const (
 	CommandBytesMax   = 960 << 10
 	LoadEntitiesMax   = 512 // entities of one Last
 	WorkDeliveriesMax = 10  // deliveries of work after which a worker must fail it
+
+	// FetchBytesMin is the least that a Fetch may be limited to: the largest message, with its headers and subjects, fits.
+	FetchBytesMin = 2 << 20
+	// FetchBytesMax is the most: half of what the server lets wait for one connection (64 MiB) before it takes it for too slow
+	// and ends it, so that two workers that share one may fetch at once.
+	FetchBytesMax = 32 << 20
 )
 
 // Errors that callers tell apart, with errors.Is.
@@ -282,9 +288,10 @@ type Work interface {
 
 // Puller fetches work. Not safe for concurrent use.
 type Puller interface {
-	// Fetch waits up to wait for a first message, then returns what is there, at most most. Empty without an error
-	// when there was none.
-	Fetch(ctx context.Context, most int, wait time.Duration) ([]Delivery, error)
+	// Fetch waits up to wait for a first message, then returns what is there, at most most, and at most mostBytes of them
+	// together: bodies, headers and subjects, FetchBytesMin to FetchBytesMax (what is less or more means these). Empty
+	// without an error when there was none.
+	Fetch(ctx context.Context, most, mostBytes int, wait time.Duration) ([]Delivery, error)
 	// AckWait is how long a delivery may stay unsettled, without Progress, before it is delivered again.
 	AckWait() time.Duration
 	Close()

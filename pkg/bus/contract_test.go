@@ -187,7 +187,7 @@ func TestPermissions(t *testing.T) {
 	require.NoError(t, err)
 	defer puller.Close()
 	for got := 0; got < 2; {
-		ds, err := puller.Fetch(ctx, 10, time.Second)
+		ds, err := puller.Fetch(ctx, 10, bus.FetchBytesMax, time.Second)
 		require.NoError(t, err)
 		for _, d := range ds {
 			if got == 0 {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -24,10 +23,6 @@ const (
 	ExitUsage = 2
 	exitKill  = 128
 )
-
-// gcPercent is the garbage collector's pace where neither GOGC nor GOMEMLIMIT is set. A service's live heap is small
-// (tens of MiB) and its garbage is large: at Go's own 100 a fifth of an orchestrator's CPU went into collecting it.
-const gcPercent = 400
 
 // stopGrace is what Main waits beyond Config.StopTimeout for a run that does not return.
 const stopGrace = 2 * time.Second
@@ -47,14 +42,6 @@ func Main(name string, run func(ctx context.Context, h *Host) error, flags ...fu
 		stdout: os.Stdout, stderr: os.Stderr, signals: signals,
 	}
 	return p.main(name, run, flags...)
-}
-
-// TuneCollector sets the garbage collector's pace of this process as Main does; for programs that run services without
-// it.
-func TuneCollector() {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 }
 
 // process is what Main takes from the operating system.

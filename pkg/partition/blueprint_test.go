@@ -424,7 +424,7 @@ func (f *fleet) complete(phase string) (n int) {
 	puller, err := f.look.Pull(f.t.Context(), bus.Phase{Project: "p", Kind: "node", Phase: phase})
 	require.NoError(f.t, err)
 	defer puller.Close()
-	work, err := puller.Fetch(f.t.Context(), 100, 0)
+	work, err := puller.Fetch(f.t.Context(), 100, bus.FetchBytesMax, 0)
 	require.NoError(f.t, err)
 	for _, d := range work {
 		w, err := wire.DecodeWork(d.Body(), "")

@@ -22,7 +22,7 @@ import (
 )
 
 // phases are the records of a partition's phases, and who holds them. Decisions are package phase's. That a holder still
-// lives is no event: it is known here alone, and a new owner gives each holder that it finds one lease.
+// lives is no event: it is known here alone, and a new owner gives each holder that it finds one lease, as the record says it.
 type phases struct {
 	o    *Owner
 	loop *drive.Aggregates[phase.State, phaseInput, phase.Reply]
@@ -38,6 +38,7 @@ type phases struct {
 
 // lease is what is known of a holder.
 type lease struct {
+	of    time.Duration // that it was granted
 	until time.Time
 	// over: its record is to be told that it was silent; that does not hold where it is heard before the record is.
 	over bool
@@ -128,7 +129,7 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 	now := p.o.c.Now()
 	said := report.At(now)
 	in := phaseInput{Input: phase.Input{At: now}}
-	answer := wire.PhaseHold{Lease: phase.Lease}
+	var answer wire.PhaseHold
 	switch verb {
 	case "hold":
 		def, reason, err := p.definition(r.Phase)
@@ -140,8 +141,9 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 			refuse(reason)
 			return
 		}
-		in.Hold, in.Calls = &said, def.CallsAtOnce()
+		in.Hold, in.Calls, in.Lease = &said, def.CallsAtOnce(), def.Lease
 		answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
+		answer.Lease, answer.CallLease = phase.HoldLease(def.Lease), def.CancelLease()
 	case "release":
 		in.Release = &said
 	default:
@@ -149,11 +151,14 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 		return
 	}
 	key := phaseKey(r.Phase)
+	if verb == "hold" {
+		p.shorten(key, now, answer.Lease)
+	}
 	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
 		Key: key, Input: in,
 		Reply: func(granted phase.Reply) {
 			if answer.Granted = granted.Granted; granted.Granted {
-				p.hears(key, report.Worker, now)
+				p.hears(key, report.Worker, now, answer.Lease)
 			}
 			for i := range granted.Holders {
 				answer.Holders = append(answer.Holders, granted.Holders[i].Worker)
@@ -233,11 +238,24 @@ func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint) (*blueprint.
 	return f.def, nil
 }
 
-// hears that a holder lives.
-func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time) {
+// hears that a holder lives: it holds the phase for so long without another word.
+func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time, of time.Duration) {
 	held := p.heard[key]
 	if _, ok := held[worker]; ok { // else it holds the phase unnamed
-		held[worker] = lease{until: at.Add(phase.Lease)}
+		held[worker] = lease{of: of, until: at.Add(of)}
+		p.silentAt = earlier(p.silentAt, held[worker].until) // where the lease is a shorter one now
+	}
+}
+
+// shorten has who holds the phase hold it for no longer than a lease of now without another word: a blueprint that makes it a
+// shorter one holds for a worker that was killed before it, too. Who lives will be heard before.
+func (p *phases) shorten(key drive.AggregateKey, now time.Time, of time.Duration) {
+	for worker, l := range p.heard[key] {
+		if until := now.Add(of); until.Before(l.until) && !l.over {
+			l.of, l.until = of, until
+			p.heard[key][worker] = l
+			p.silentAt = earlier(p.silentAt, until)
+		}
 	}
 }
 
@@ -323,7 +341,7 @@ func (p *phases) Known(key drive.AggregateKey, s phase.State) time.Time {
 	for i := range s.Holders {
 		l, ok := p.heard[key][s.Holders[i].Worker]
 		if !ok {
-			l = lease{until: p.o.c.Now().Add(phase.Lease)}
+			l = lease{of: s.HoldLease(), until: p.o.c.Now().Add(s.HoldLease())}
 		}
 		held[s.Holders[i].Worker] = l
 	}
@@ -372,7 +390,7 @@ func (p *phases) dismiss(now time.Time) {
 			switch {
 			case l.over || now.Before(l.until):
 			case now.Sub(l.until) > lateMost && !l.spared:
-				held[worker] = lease{until: now.Add(phase.Lease), spared: true}
+				held[worker] = lease{of: l.of, until: now.Add(l.of), spared: true}
 			default:
 				silent = append(silent, worker)
 				l.over = true
@@ -393,7 +411,7 @@ func (p *phases) dismiss(now time.Time) {
 func (p *phases) stay(key drive.AggregateKey, workers []string) {
 	for _, w := range workers {
 		if l, ok := p.heard[key][w]; ok && l.over {
-			p.heard[key][w] = lease{until: p.o.c.Now().Add(phase.Lease), spared: true}
+			p.heard[key][w] = lease{of: l.of, until: p.o.c.Now().Add(l.of), spared: true}
 		}
 	}
 	p.listen()
@@ -410,7 +428,7 @@ func (p *phases) tell(key drive.AggregateKey, in phaseInput, undone func()) {
 func (p *phases) clamp(now time.Time) {
 	for _, held := range p.heard {
 		for worker, l := range held {
-			if most := now.Add(phase.Lease); l.until.After(most) {
+			if most := now.Add(l.of); l.until.After(most) {
 				l.until = most
 				held[worker] = l
 			}

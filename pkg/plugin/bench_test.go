@@ -59,7 +59,7 @@ type endlessPuller struct{ b *endless }
 func (p endlessPuller) AckWait() time.Duration { return time.Minute }
 func (p endlessPuller) Close()                 {}
 
-func (p endlessPuller) Fetch(ctx context.Context, most int, _ time.Duration) ([]bus.Delivery, error) {
+func (p endlessPuller) Fetch(ctx context.Context, most, _ int, _ time.Duration) ([]bus.Delivery, error) {
 	n := min(most, 40) // what a fetch brings with 200 in flight
 	if p.b.left.Add(-int64(n)) < -int64(n) {
 		<-ctx.Done()

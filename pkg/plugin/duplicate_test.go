@@ -96,7 +96,7 @@ type scriptedPuller struct{ b *scripted }
 func (p scriptedPuller) AckWait() time.Duration { return p.b.ackWait }
 func (p scriptedPuller) Close()                 {}
 
-func (p scriptedPuller) Fetch(ctx context.Context, _ int, wait time.Duration) ([]bus.Delivery, error) {
+func (p scriptedPuller) Fetch(ctx context.Context, _, _ int, wait time.Duration) ([]bus.Delivery, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

@@ -12,7 +12,7 @@ import (
 type granting struct{}
 
 func (granting) AskPhase(context.Context, bus.Phase, bus.Request) (bus.Request, error) {
-	return holding(wire.PhaseHold{Granted: true, Lease: phase.Lease})
+	return holding(wire.PhaseHold{Granted: true, Lease: phase.LeaseDefault})
 }
 
 func holding(h wire.PhaseHold) (bus.Request, error) {

@@ -19,7 +19,7 @@ import (
 const (
 	holdTimeout = 2 * time.Second // one request for the phase
 	holdAgain   = time.Second     // wait before a phase that another worker holds is asked for again
-	holdReports = 3               // reports a lease, so that two may be lost
+	holdReports = 3               // reports a lease, so that two may be lost; none is later than with phase.LeaseDefault
 )
 
 // hold is the worker's right to call the phase: package phase's lease, asked for, renewed, and given back. Nothing is
@@ -37,6 +37,7 @@ type hold struct {
 	changed  chan struct{} // closed, and replaced, when it is granted or lost
 	calls    int           // how many may hold it; 0: any number
 	interval time.Duration
+	lease    time.Duration // of a call
 	counts   phase.Counts
 	lastCall time.Time
 	wakes    wakes
@@ -46,7 +47,7 @@ type hold struct {
 }
 
 func newHold(b bus.Bus, p bus.Phase, worker string, log *zap.Logger) *hold {
-	return &hold{bus: b, phase: p, worker: worker, log: log, soon: make(chan struct{}, 1), changed: make(chan struct{}), interval: blueprint.IntervalDefault, wakes: wakes{}}
+	return &hold{bus: b, phase: p, worker: worker, log: log, soon: make(chan struct{}, 1), changed: make(chan struct{}), interval: blueprint.IntervalDefault, lease: blueprint.LeaseDefault, wakes: wakes{}}
 }
 
 // wait waits until the phase is held, and says whether only one call at a time is allowed.
@@ -79,6 +80,13 @@ func (h *hold) held() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.until)
+}
+
+// callLease is how long a call that is being canceled may be silent.
+func (h *hold) callLease() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease
 }
 
 // began counts a call.
@@ -123,7 +131,7 @@ func (h *hold) keep(ctx context.Context, stop <-chan struct{}, out func() (resou
 			lease, reason := h.ask(ctx, "hold", n, canceling)
 			next = now.Add(holdAgain)
 			if reason == "" {
-				next = now.Add(lease / holdReports)
+				next = now.Add(min(lease, phase.LeaseDefault) / holdReports)
 			} else if reason != told {
 				h.log.Info("waiting for the phase", zap.String("reason", reason))
 			}
@@ -192,6 +200,9 @@ func (h *hold) ask(ctx context.Context, verb string, out, canceling int) (lease 
 	h.until, h.calls, h.saidOut, h.since = asked.Add(answer.Lease), answer.Calls, out > 0, time.Time{}
 	if answer.Interval > 0 {
 		h.interval = answer.Interval
+	}
+	if answer.CallLease > 0 {
+		h.lease = answer.CallLease
 	}
 	return answer.Lease, ""
 }

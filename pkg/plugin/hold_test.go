@@ -13,14 +13,15 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/phase"
+	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/plugin"
 	"github.com/droverproject/drover/pkg/wire"
 )
 
 // desk is an owner of one phase: package phase's machine, and a short lease.
 type desk struct {
-	calls int
-	lease time.Duration
+	calls            int
+	lease, callLease time.Duration
 
 	mu    sync.Mutex
 	state phase.State
@@ -56,7 +57,7 @@ func (d *desk) ask(verb string, body []byte) (bus.Request, error) {
 	} else {
 		in.Hold = &said
 	}
-	answer := wire.PhaseHold{Granted: d.step(in).Granted, Lease: d.lease, Calls: d.calls}
+	answer := wire.PhaseHold{Granted: d.step(in).Granted, Lease: d.lease, CallLease: d.callLease, Calls: d.calls}
 	if answer.Granted {
 		d.heard[r.Worker] = now
 	}
@@ -123,6 +124,7 @@ func TestOneCallAtATime(t *testing.T) {
 		t.Run(fmt.Sprint(calls), func(t *testing.T) {
 			t.Parallel()
 			b := newHeld(t, calls)
+			b.desk.lease = time.Minute // who is silent on a busy machine is not to be counted anew
 			var now, most, made atomic.Int64
 			two := make(chan struct{})
 			both := sync.OnceFunc(func() { close(two) })
@@ -157,7 +159,7 @@ func TestOneCallAtATime(t *testing.T) {
 			require.Eventually(t, func() bool {
 				s := b.desk.record()
 				return s.Activity == phase.Inactive && s.Counts().Completed == resources
-			}, 10*time.Second, 20*time.Millisecond)
+			}, 30*time.Second, 20*time.Millisecond)
 		})
 	}
 }
@@ -233,4 +235,25 @@ func TestRecordFollowsTheCalls(t *testing.T) {
 	s := b.desk.record()
 	require.WithinDuration(t, time.Now().Add(time.Hour), s.WakeAt, time.Minute)
 	require.Equal(t, phase.Counts{Calls: 1, Resources: 1, Pending: 1}, s.Counts())
+}
+
+// A worker that was told nothing of the phase's lease reports a long call as often as the owner says.
+func TestTheOwnerSaysHowLongACallMayBeSilent(t *testing.T) {
+	t.Parallel()
+	b := newHeld(t, 1)
+	b.desk.callLease = 600 * time.Millisecond
+	end := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(end) })
+	b.worker(t, "first", func(_ context.Context, batch *plugin.Batch) error {
+		<-end
+		batch.Completed(batch.Resources()...)
+		return nil
+	})
+	t.Cleanup(finish)
+	b.handOut(t, "one")
+	for _, r := range b.await(t, "one", 4) { // by the default they would be ten seconds apart
+		require.Equal(t, resource.OutcomeRunning, r.Outcome)
+	}
+	finish()
+	b.settled(t)
 }

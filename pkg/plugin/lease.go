@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -47,6 +48,8 @@ type due struct{ report, check []*Resource }
 
 // due holds what must be held, and lists what must be reported (as far as there is room) and checked.
 func (s *server) due(now time.Time, room chan struct{}) (d due) {
+	pace := cmp.Or(s.Lease, s.hold.callLease()) / leaseRenewalsEach
+	checkEvery := cmp.Or(s.CheckEvery, pace)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.out {
@@ -60,7 +63,7 @@ func (s *server) due(now time.Time, room chan struct{}) (d due) {
 			}
 		}
 		called := !r.called.IsZero() && !r.settling
-		if called && now.Sub(r.called) >= RunningAfter && now.Sub(r.reported) >= s.Lease/leaseRenewalsEach && r.reporting == nil {
+		if called && now.Sub(r.called) >= RunningAfter && now.Sub(r.reported) >= pace && r.reporting == nil {
 			select {
 			case room <- struct{}{}:
 				r.reported, r.reporting = now, make(chan struct{})
@@ -68,7 +71,7 @@ func (s *server) due(now time.Time, room chan struct{}) (d due) {
 			default: // at the next tick
 			}
 		}
-		if called && !r.canceled && now.Sub(r.checked) >= s.CheckEvery {
+		if called && !r.canceled && now.Sub(r.checked) >= checkEvery {
 			d.check = append(d.check, r)
 		}
 		r.mu.Unlock()

@@ -47,7 +47,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
-	"github.com/droverproject/drover/pkg/engine/blueprint"
 	"github.com/droverproject/drover/pkg/engine/phase"
 	"github.com/droverproject/drover/pkg/engine/resource"
 )
@@ -57,6 +56,8 @@ import (
 // fences make harmless.
 const (
 	BatchMax          = 1000                   // resources per batch
+	BatchBytesMin     = bus.FetchBytesMin      // bytes per batch: any one resource fits
+	BatchBytesMax     = bus.FetchBytesMax      // bytes per batch
 	ConcurrencyMax    = 1000                   // batches in flight per Serve
 	RunningAfter      = 500 * time.Millisecond // a batch that lasts longer is reported as Running
 	StaleAfter        = time.Second            // work that is older, or may be, is checked against the resource before it begins
@@ -74,6 +75,7 @@ const (
 	checkTimeout      = 3 * time.Second        // one look at the present state of resources
 	specTimeout       = 5 * time.Second        // one load of a spec
 	defaultBatch      = 100
+	defaultBatchBytes = 16 << 20
 	defaultFlight     = 4
 	defaultFetchWait  = 5 * time.Second
 	defaultStopGrace  = 10 * time.Second
@@ -95,6 +97,10 @@ type Options struct {
 	Worker string
 	// Batch is the most resources that one call is given. Default 100, at most BatchMax.
 	Batch int
+	// BatchBytes is the most bytes of resources that one call is given, as they are stored: state, attributes, labels, phase
+	// data. Specs are not among them, they are loaded when they are asked for (Resource.Spec). Default 16 MiB, from
+	// BatchBytesMin, into which any one resource fits, to BatchBytesMax. What is left waits for the next call.
+	BatchBytes int
 	// Concurrency is the most calls at the same time, where the blueprint allows any number of them (calls: 0); else one
 	// call is out at a time. Default 4, at most ConcurrencyMax.
 	Concurrency int
@@ -107,11 +113,11 @@ type Options struct {
 	// StopGrace is how long calls may go on after Serve's context ends, before their own context ends too.
 	// Default 10 s; negative means not at all.
 	StopGrace time.Duration
-	// Lease is how long a call that is being canceled may be silent before it is given up (the phase's lease). A third
-	// of it is the pace of Running reports. Default blueprint.LeaseDefault.
+	// Lease is how long a call that is being canceled may be silent before it is given up. A third of it is the pace of
+	// Running reports. Default the phase's lease, as the owner of its record says it with each report.
 	Lease time.Duration
 	// CheckEvery is how often a long call is checked against the present state of its resource, to end it when it is no
-	// longer wanted (Resource.Context). Default a third of the lease.
+	// longer wanted (Resource.Context). Default a third of Lease.
 	CheckEvery time.Duration
 	// Drain, if set, ends Serve without an end to ctx: once it is closed nothing more is begun, and Serve returns when
 	// the calls that are out have ended, however long that takes.
@@ -146,12 +152,11 @@ func (o Options) complete() (Options, error) {
 		}
 	}
 	def(&o.Batch, defaultBatch)
+	def(&o.BatchBytes, defaultBatchBytes)
 	def(&o.Concurrency, defaultFlight)
 	wait(&o.FetchWait, defaultFetchWait)
 	wait(&o.BindEvery, defaultBindEvery)
 	wait(&o.StopGrace, defaultStopGrace)
-	wait(&o.Lease, blueprint.LeaseDefault)
-	wait(&o.CheckEvery, o.Lease/leaseRenewalsEach)
 	if o.StopGrace < 0 {
 		o.StopGrace = 0
 	}
@@ -169,6 +174,8 @@ func (o Options) complete() (Options, error) {
 		return o, fmt.Errorf("plugin: Worker has more than %d bytes", phase.WorkerBytesMax)
 	case o.Batch < 1 || o.Batch > BatchMax:
 		return o, fmt.Errorf("plugin: Batch is %d, not 1 to %d", o.Batch, BatchMax)
+	case o.BatchBytes < BatchBytesMin || o.BatchBytes > BatchBytesMax:
+		return o, fmt.Errorf("plugin: BatchBytes is %d, not %d to %d", o.BatchBytes, BatchBytesMin, BatchBytesMax)
 	case o.Concurrency < 1 || o.Concurrency > ConcurrencyMax:
 		return o, fmt.Errorf("plugin: Concurrency is %d, not 1 to %d", o.Concurrency, ConcurrencyMax)
 	case o.FetchWait < 0 || o.BindEvery < 0 || o.Lease < 0 || o.CheckEvery < 0:

@@ -74,7 +74,7 @@ func (s *server) fetch(ctx context.Context) error {
 			s.slots.release(slots)
 			return nil // ctx ended
 		}
-		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.FetchWait)
+		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.BatchBytes, s.FetchWait)
 		ended := ctx.Err() != nil || s.draining()
 		if ended || !s.hold.held() { // nothing is begun
 			s.slots.release(slots)

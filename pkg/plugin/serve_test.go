@@ -615,7 +615,7 @@ func TestWorkersShare(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for _, o := range []plugin.Options{
-		{Batch: -1}, {Batch: plugin.BatchMax + 1}, {Concurrency: -1}, {Concurrency: plugin.ConcurrencyMax + 1}, {FetchWait: -1}, {Lease: -1},
+		{Batch: -1}, {Batch: plugin.BatchMax + 1}, {BatchBytes: plugin.BatchBytesMin - 1}, {BatchBytes: plugin.BatchBytesMax + 1}, {Concurrency: -1}, {Concurrency: plugin.ConcurrencyMax + 1}, {FetchWait: -1}, {Lease: -1},
 	} {
 		require.Error(t, plugin.Serve(t.Context(), nil, bus.Phase{}, o, nil))
 	}

@@ -144,7 +144,7 @@ func (c *caller) fetches() {
 		puller, err := w.server.Pull(c.k.p.ctx, c.phase)
 		var ds []bus.Delivery
 		if err == nil {
-			ds, err = puller.Fetch(c.k.p.ctx, 1+w.r.IntN(batchMost), 0)
+			ds, err = puller.Fetch(c.k.p.ctx, 1+w.r.IntN(batchMost), bus.FetchBytesMax, 0)
 		}
 		if err != nil || len(ds) == 0 {
 			c.fetch.wait()

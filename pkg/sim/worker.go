@@ -49,7 +49,7 @@ func (k *worker) serve() {
 			if err != nil {
 				continue // it has no consumer yet
 			}
-			ds, err := puller.Fetch(k.p.ctx, 1+w.r.IntN(workBatch), 0)
+			ds, err := puller.Fetch(k.p.ctx, 1+w.r.IntN(workBatch), bus.FetchBytesMax, 0)
 			if err != nil {
 				continue
 			}

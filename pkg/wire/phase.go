@@ -34,7 +34,7 @@ func EncodePhase(e PhaseEvent) ([]byte, error) {
 	}
 	m := &statev1.PhaseRecord{
 		Activity: activity, ActiveSince: stamp(s.ActiveSince), Before: countsToProto(s.Before), LastCallTime: stamp(s.LastCallAt),
-		WakeTime: stamp(s.WakeAt), WakeUntilTime: stamp(s.WakeUntil), UpdatedTime: stamp(s.UpdatedAt), MinReader: resource.ReaderFirst,
+		WakeTime: stamp(s.WakeAt), WakeUntilTime: stamp(s.WakeUntil), UpdatedTime: stamp(s.UpdatedAt), MinReader: resource.ReaderFirst, Lease: span(s.Lease),
 	}
 	for i := range s.Holders {
 		h := &s.Holders[i]
@@ -81,6 +81,9 @@ func DecodePhase(body []byte) (e PhaseEvent, err error) {
 		moment{"state.updatedTime", state.UpdatedTime, &s.UpdatedAt},
 	)
 	if err != nil {
+		return e, err
+	}
+	if s.Lease, err = lasting("state.lease", state.Lease); err != nil {
 		return e, err
 	}
 	if len(state.Holders) > phase.HoldersMax {
@@ -206,6 +209,8 @@ type PhaseHold struct {
 	Calls int
 	// Interval is after how long pending resources are called again.
 	Interval time.Duration
+	// CallLease is how long a call that is being canceled may be silent before it is given up; 0: an older owner said nothing.
+	CallLease time.Duration
 	// Holders and Reason: where it was not granted.
 	Holders []string
 	Reason  string
@@ -215,6 +220,7 @@ type PhaseHold struct {
 func EncodePhaseHold(h PhaseHold) ([]byte, error) {
 	return marshal(&agentv1.PhaseHold{
 		Granted: h.Granted, Lease: span(h.Lease), Calls: uint32(h.Calls), Interval: span(h.Interval), Holders: h.Holders, Reason: text(h.Reason),
+		CallLease: span(h.CallLease),
 	})
 }
 
@@ -231,7 +237,10 @@ func DecodePhaseHold(body []byte) (h PhaseHold, err error) {
 	if h.Lease, err = lasting("lease", m.Lease); err != nil {
 		return h, err
 	}
-	h.Interval, err = lasting("interval", m.Interval)
+	if h.Interval, err = lasting("interval", m.Interval); err != nil {
+		return h, err
+	}
+	h.CallLease, err = lasting("callLease", m.CallLease)
 	return h, err
 }
 

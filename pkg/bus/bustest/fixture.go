@@ -99,6 +99,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		{"WorkRedelivery", s.workRedelivery},
 		{"WorkShared", s.workShared},
 		{"WorkWaits", s.workWaits},
+		{"WorkBytes", s.workBytes},
 		{"Polls", s.polls},
 		{"Outstanding", s.outstanding},
 		{"RemovePhase", s.removePhase},

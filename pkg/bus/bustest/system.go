@@ -157,7 +157,7 @@ func (s *suite) closed(t *testing.T) {
 	p := phase(t, "launch")
 	puller := s.pull(t, b, p)
 	go func() {
-		_, err := puller.Fetch(t.Context(), 1, patience)
+		_, err := puller.Fetch(t.Context(), 1, bus.FetchBytesMax, patience)
 		waiting <- err
 	}()
 	require.NoError(t, b.Close())
@@ -343,7 +343,7 @@ func (s *suite) leaderMoves(t *testing.T) {
 	})
 	handed := map[string]bool{}
 	for len(handed) < len(want) {
-		got, err := puller.Fetch(ctx, 100, time.Second)
+		got, err := puller.Fetch(ctx, 100, bus.FetchBytesMax, time.Second)
 		require.NoError(t, err)
 		for _, d := range got {
 			if want[string(d.Body())] {

@@ -2,6 +2,7 @@ package bustest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func fetch(t *testing.T, p bus.Puller, n int) []bus.Delivery {
 	t.Helper()
 	var got []bus.Delivery
 	for end := time.Now().Add(patience); len(got) < n && time.Now().Before(end); {
-		more, err := p.Fetch(within(t), n-len(got), time.Second)
+		more, err := p.Fetch(within(t), n-len(got), bus.FetchBytesMax, time.Second)
 		require.NoError(t, err)
 		got = append(got, more...)
 	}
@@ -41,7 +42,7 @@ func fetch(t *testing.T, p bus.Puller, n int) []bus.Delivery {
 // idle checks that nothing is to be fetched now.
 func idle(t *testing.T, p bus.Puller) {
 	t.Helper()
-	got, err := p.Fetch(within(t), 10, 50*time.Millisecond)
+	got, err := p.Fetch(within(t), 10, bus.FetchBytesMax, 50*time.Millisecond)
 	require.NoError(t, err)
 	require.Empty(t, got)
 }
@@ -112,7 +113,7 @@ func (s *suite) workRedelivery(t *testing.T) {
 	// Progress keeps it past the ack wait; then, unsettled, it comes again.
 	for end := time.Now().Add(WorkAckWait + WorkAckWait/4); time.Now().Before(end); {
 		require.NoError(t, d.Progress())
-		got, err := puller.Fetch(within(t), 1, WorkAckWait/4)
+		got, err := puller.Fetch(within(t), 1, bus.FetchBytesMax, WorkAckWait/4)
 		require.NoError(t, err)
 		require.Empty(t, got, "it came again although it is being worked on")
 	}
@@ -147,7 +148,7 @@ func (s *suite) workShared(t *testing.T) {
 				if all {
 					return
 				}
-				got, err := puller.Fetch(t.Context(), 5, 50*time.Millisecond)
+				got, err := puller.Fetch(t.Context(), 5, bus.FetchBytesMax, 50*time.Millisecond)
 				if err != nil {
 					t.Error(err)
 					return
@@ -172,6 +173,56 @@ func (s *suite) workShared(t *testing.T) {
 	}
 }
 
+// workBytes: a Fetch brings no more bytes than it was asked for, does not wait for what would pass that, and leaves it for
+// the next. The largest message there may be fits into the least that may be asked for.
+func (s *suite) workBytes(t *testing.T) {
+	const largest, small = 5, 3
+	p := phase(t, "launch")
+	puller := s.pull(t, s.b, p)
+	for i := range largest + small {
+		body := make([]byte, bus.BodyBytesMax)
+		if i >= largest {
+			body = body[:100]
+		}
+		e := resource(t, fmt.Sprint("r", i))
+		s.append(t, bus.Append{Entity: e, Dispatch: p.Phase, Body: body, Header: bus.Header{Revision: 1}})
+	}
+	for _, most := range []int{1, 0} { // either means FetchBytesMin
+		got := fetchBytes(t, puller, most)
+		require.Len(t, got, 1, "two of the largest are more than %d bytes", bus.FetchBytesMin)
+		require.NoError(t, got[0].Ack())
+		require.Len(t, got[0].Body(), bus.BodyBytesMax)
+	}
+	var bodies []int
+	for len(bodies) < largest-2+small {
+		bytes := 0
+		for _, d := range fetchBytes(t, puller, 2*bus.FetchBytesMin) {
+			bytes += len(d.Body())
+			bodies = append(bodies, len(d.Body()))
+			require.NoError(t, d.Ack())
+		}
+		require.LessOrEqual(t, bytes, 2*bus.FetchBytesMin)
+	}
+	slices.Sort(bodies)
+	require.Equal(t, []int{100, 100, 100, bus.BodyBytesMax, bus.BodyBytesMax, bus.BodyBytesMax}, bodies)
+	idle(t, puller)
+}
+
+// fetchBytes fetches once, with all patience, and does not need it.
+func fetchBytes(t *testing.T, p bus.Puller, most int) []bus.Delivery {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		began := time.Now()
+		got, err := p.Fetch(within(t), 100, most, patience)
+		require.NoError(t, err)
+		if len(got) > 0 {
+			require.Less(t, time.Since(began), patience/2, "what does not fit was waited for")
+			return got
+		}
+		require.True(t, time.Now().Before(end), "nothing came")
+	}
+}
+
 // workWaits: a Fetch that waits is woken by the first, and does not wait for a full batch.
 func (s *suite) workWaits(t *testing.T) {
 	p := phase(t, "launch")
@@ -179,7 +230,7 @@ func (s *suite) workWaits(t *testing.T) {
 	idle(t, puller)
 	got := make(chan []bus.Delivery, 1)
 	go func() {
-		ds, err := puller.Fetch(t.Context(), 100, patience)
+		ds, err := puller.Fetch(t.Context(), 100, bus.FetchBytesMax, patience)
 		if err != nil {
 			t.Error(err)
 		}
@@ -192,7 +243,7 @@ func (s *suite) workWaits(t *testing.T) {
 	require.Less(t, time.Since(began), patience/2)
 	require.NoError(t, ds[0].Ack())
 	// Without a wait it returns at once.
-	none, err := puller.Fetch(within(t), 1, 0)
+	none, err := puller.Fetch(within(t), 1, bus.FetchBytesMax, 0)
 	require.NoError(t, err)
 	require.Empty(t, none)
 }
@@ -264,7 +315,7 @@ func (s *suite) removePhase(t *testing.T) {
 	eventually(t, func() bool { n, _, err := s.b.Outstanding(ctx, p); return err == nil && n == 1 }, "it waits")
 	require.NoError(t, s.b.RemovePhase(ctx, p))
 	require.NoError(t, s.b.RemovePhase(ctx, p), "idempotent")
-	_, err := puller.Fetch(ctx, 1, time.Second)
+	_, err := puller.Fetch(ctx, 1, bus.FetchBytesMax, time.Second)
 	require.ErrorIs(t, err, bus.ErrNotFound)
 	_, err = s.b.Pull(ctx, p)
 	require.ErrorIs(t, err, bus.ErrNotFound)

@@ -16,6 +16,8 @@ import (
 const (
 	// inboxPrefetch is how many inputs a partition's inbox holds before they are taken.
 	inboxPrefetch = 128
+	// inboxBytes is how many bytes of them one request brings; a process has an inbox for each partition that it serves.
+	inboxBytes = 2 * bus.FetchBytesMin
 	// inboxAckPending is how many inputs of a partition may be unsettled; waiting ones (Retry) count.
 	inboxAckPending = 4096
 	// inboxWait is how long a request of an inbox waits for inputs.
@@ -126,7 +128,7 @@ func (in *inbox) run(ctx context.Context) {
 	var pause <-chan time.Time // set while nobody answers
 	for {
 		if !in.pulls.open && pause == nil && len(queue) <= inboxPrefetch/2 {
-			if err := in.pulls.ask(in.stream, in.consumer(), inboxPrefetch-len(queue), inboxWait, false); err != nil {
+			if err := in.pulls.ask(in.stream, in.consumer(), inboxPrefetch-len(queue), inboxBytes, inboxWait, false); err != nil {
 				in.fail(ctx, err)
 				return
 			}

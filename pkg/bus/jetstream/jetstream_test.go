@@ -3,6 +3,7 @@ package jetstream_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strconv"
@@ -203,6 +204,36 @@ func TestInboxHoldsWhatNobodyTakes(t *testing.T) {
 	case d := <-in.C():
 		require.Fail(t, "it came twice", "%s, delivery %d", d.Body(), d.Delivered())
 	case <-time.After(1500 * time.Millisecond):
+	}
+}
+
+// TestMuchWorkKeepsTheConnection: more than the server lets wait for one connection (64 MiB) before it cuts that off, fetched in
+// one go, comes once and over one connection. Without a limit in bytes most of it came again, half a minute later.
+func TestMuchWorkKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	b := open(t, s, jetstream.Options{Partitions: 1})
+	p := bus.Phase{Project: "p", Kind: "node", Phase: "launch"}
+	require.NoError(t, b.EnsurePhase(t.Context(), p))
+	const n = 160
+	for i := range n {
+		require.NoError(t, b.PublishPoll(t.Context(), p, fmt.Sprint(i), make([]byte, bus.BodyBytesMax)))
+	}
+	puller, err := b.Pull(t.Context(), p)
+	require.NoError(t, err)
+	defer puller.Close()
+	var held []bus.Delivery // as a worker holds a batch
+	require.Eventually(t, func() bool {
+		got, err := puller.Fetch(t.Context(), n, math.MaxInt, 5*time.Second)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(got)*bus.BodyBytesMax, bus.FetchBytesMax)
+		held = append(held, got...)
+		return len(held) >= n
+	}, 30*time.Second, time.Millisecond)
+	require.Len(t, held, n)
+	for _, d := range held {
+		require.EqualValues(t, 1, d.Delivered())
+		require.NoError(t, d.Ack())
 	}
 }
 

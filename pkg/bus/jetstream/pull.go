@@ -42,19 +42,23 @@ func (b *Bus) newPulls(room int) (*pulls, error) {
 	return p, nil
 }
 
-// ask sends a request for up to batch messages. With noWait it ends as soon as nothing is left to deliver; with wait
+// ask sends a request for up to batch messages, of up to maxBytes together; 0: of any number of bytes. With noWait it ends as soon as nothing is left to deliver; with wait
 // too, not before a first message. A wait of two seconds or more brings heartbeats, see lost. While the connection is
 // down nothing is sent, and the request is not open.
-func (p *pulls) ask(stream, consumer string, batch int, wait time.Duration, noWait bool) error {
+func (p *pulls) ask(stream, consumer string, batch, maxBytes int, wait time.Duration, noWait bool) error {
 	p.reconnected = p.b.onceReconnected()
 	if !p.b.nc.IsConnected() {
 		return nil // what is published now would be sent, together with all its like, after the reconnect
 	}
 	p.number++
 	p.open, p.left, p.heard = true, batch, time.Now()
-	body := make([]byte, 0, 96)
+	body := make([]byte, 0, 128)
 	body = append(body, `{"batch":`...)
 	body = strconv.AppendInt(body, int64(batch), 10)
+	if maxBytes > 0 {
+		body = append(body, `,"max_bytes":`...)
+		body = strconv.AppendInt(body, int64(maxBytes), 10)
+	}
 	if wait > 0 {
 		body = append(body, `,"expires":`...)
 		body = strconv.AppendInt(body, int64(wait), 10)
@@ -108,8 +112,13 @@ func (p *pulls) read(m *nats.Msg) outcome {
 	if status == "100" {
 		return noise // heartbeat
 	}
+	description := m.Header.Get("Description")
+	if owed := p.owed(m, description); owed > 0 {
+		p.left = owed
+		return noise // it is over when they are there
+	}
 	p.open = false
-	switch description := m.Header.Get("Description"); {
+	switch {
 	case status == "404":
 		return drained
 	case status == "503":
@@ -119,7 +128,21 @@ func (p *pulls) read(m *nats.Msg) outcome {
 	case status == "409" && strings.Contains(description, "Server Shutdown"), status == "400":
 		return nobody
 	}
-	return ended // expired, or its leader moved
+	return ended // expired, or the next would have passed its bytes, or its leader moved
+}
+
+// owed is how many messages a request that the server calls full has still to bring: on several servers they come when a
+// majority has noted that they are delivered, and the word of it, which only requests with a limit of bytes get, comes at
+// once (nats-server 2.15.2).
+func (p *pulls) owed(m *nats.Msg, description string) int {
+	if description != "Batch Completed" && !strings.Contains(description, "Exceeds MaxBytes") {
+		return 0
+	}
+	undelivered, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+	if err != nil {
+		return 0
+	}
+	return p.left - undelivered
 }
 
 func (p *pulls) close() { _ = p.sub.Unsubscribe() } // fails only if the connection is closed, which does the same

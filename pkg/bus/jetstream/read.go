@@ -88,7 +88,7 @@ func (r *reader) next(ctx context.Context, end bool) (message, error) {
 			if end {
 				wait = 0
 			}
-			if err := r.pulls.ask(r.stream, r.consumer, readBatch, wait, end); err != nil {
+			if err := r.pulls.ask(r.stream, r.consumer, readBatch, bus.FetchBytesMax/2, wait, end); err != nil {
 				return message{}, err
 			}
 		}

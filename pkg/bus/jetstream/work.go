@@ -95,8 +95,9 @@ func (p *puller) AckWait() time.Duration { return p.ackWait }
 func (p *puller) Close() { p.pulls.close() }
 
 // Fetch implements bus.Puller.
-func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus.Delivery, error) {
+func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Duration) ([]bus.Delivery, error) {
 	most = min(max(most, 1), workFetchMax)
+	mostBytes = min(max(mostBytes, bus.FetchBytesMin), bus.FetchBytesMax)
 	end := time.Now().Add(wait)
 	var got []bus.Delivery
 	for {
@@ -105,7 +106,7 @@ func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus
 			left = 0
 		}
 		if !p.pulls.open {
-			if err := p.pulls.ask(streamWork, p.consumer, most-len(got), left, true); err != nil {
+			if err := p.pulls.ask(streamWork, p.consumer, most-len(got), mostBytes, left, true); err != nil {
 				return got, err
 			}
 		}
@@ -140,7 +141,7 @@ func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus
 					timer.Stop()
 					return got, err
 				}
-				if got = append(got, d); len(got) == most {
+				if got = append(got, d); len(got) == most || !p.pulls.open { // the latter: all that its bytes allow
 					timer.Stop()
 					return got, nil
 				}

@@ -86,7 +86,7 @@ func history(t *testing.T) []string {
 	}
 	sys.Tick(bus.TickSecond, clock.now)
 	fetch := func() {
-		got, err := puller.Fetch(t.Context(), 10, 0)
+		got, err := puller.Fetch(t.Context(), 10, bus.FetchBytesMax, 0)
 		require.NoError(t, err)
 		for i, d := range got {
 			say("work %s delivery %d", d.Body(), d.Delivered())

@@ -62,6 +62,15 @@ type item struct {
 	stop      func() // of the timer that brings it back
 }
 
+// bytes is what counts of an item where bytes are limited.
+func (i *item) bytes() int {
+	n := len(i.subject) + len(i.body)
+	for name, value := range i.header {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
 func (q *queue) put(subject string, header map[string]string, body []byte) uint64 {
 	st := q.stream
 	st.seq++

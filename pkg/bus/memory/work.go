@@ -71,8 +71,9 @@ func (p *puller) AckWait() time.Duration { return p.c.s.options.WorkAckWait }
 func (p *puller) Close() {}
 
 // Fetch implements bus.Puller. With no wait it returns at once.
-func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus.Delivery, error) {
+func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Duration) ([]bus.Delivery, error) {
 	s := p.c.s
+	mostBytes = min(max(mostBytes, bus.FetchBytesMin), bus.FetchBytesMax)
 	end := make(chan struct{})
 	if wait > 0 {
 		stop := s.clock.AfterFunc(wait, func() { close(end) })
@@ -91,7 +92,10 @@ func (p *puller) Fetch(ctx context.Context, most int, wait time.Duration) ([]bus
 		}
 		q := s.work.queue(p.phase.WorkSubject())
 		var got []bus.Delivery
-		for len(q.ready) > 0 && len(got) < max(most, 1) {
+		for left := mostBytes; len(q.ready) > 0 && len(got) < max(most, 1); {
+			if left -= q.ready[0].bytes(); left < 0 {
+				break
+			}
 			got = append(got, q.take())
 		}
 		if len(got) > 0 {

@@ -246,8 +246,10 @@ type Phase struct {
 	Children *Children     // set where Executor.Kind is "children"
 	Timeout  time.Duration // per attempt, from its first hand-out; 0 means none
 	Interval time.Duration // delay of a pending phase; 0 means IntervalDefault
-	Lease    time.Duration // silence after which a canceled call is given up; 0 means LeaseDefault
-	Retry    Retry
+	// Lease is the silence after which a worker is given up: a call of its that is canceled (0 means LeaseDefault), and its
+	// hold of the phase (0 means phase.LeaseDefault; package phase).
+	Lease time.Duration
+	Retry Retry
 	// Calls is how many calls of the phase there may be at a time, over all workers; 0: any number. Nil: CallsAtOnce's
 	// default.
 	Calls      *int

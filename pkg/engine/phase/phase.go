@@ -4,7 +4,7 @@
 // # Who may call
 //
 // A worker calls a phase only while it holds it. One may hold it at a time unless the blueprint allows more (Phase.Calls);
-// a phase without that limit is held by all who ask. Who is silent for Lease holds it no more: the shell, which alone knows
+// a phase without that limit is held by all who ask. Who is silent for a lease (State.HoldLease) holds it no more: the shell, which alone knows
 // the time, says so (Input.Silent). A lease guards work from being called twice at once, not states from being written
 // twice: that is what fences are for, and in a failover two may hold a phase for a moment.
 //
@@ -34,8 +34,11 @@ import (
 
 // Limits and times.
 const (
-	// Lease is how long who holds a phase may be silent: a killed worker's phase stands still that long.
-	Lease = 6 * time.Second
+	// LeaseDefault is how long who holds a phase may be silent, where its blueprint says nothing else: a killed worker's phase
+	// stands still that long.
+	LeaseDefault = 6 * time.Second
+	// LeaseMin is the least that a blueprint can make it, since three reports must fit into it on a busy machine.
+	LeaseMin = 2 * time.Second
 	// RecordEvery is how often counts alone are recorded.
 	RecordEvery = time.Second
 	// HoldersMax is how many holders a record names; more may hold a phase that has no limit, unnamed.
@@ -125,9 +128,23 @@ type State struct {
 	LastCallAt time.Time
 	// WakeAt is when the next sleeping resource is due, as far as workers know, and WakeUntil when the last is.
 	WakeAt, WakeUntil time.Time
-	Revision          uint64
-	UpdatedAt         time.Time
+	// Lease is what the blueprint said of it when the phase was granted last; 0: nothing. It is in the record so that who takes
+	// over waits for silent holders as long as who granted them the phase has promised.
+	Lease     time.Duration
+	Revision  uint64
+	UpdatedAt time.Time
 }
+
+// HoldLease is how long a holder may be silent, by what the blueprint says of the phase's lease; 0: nothing.
+func HoldLease(lease time.Duration) time.Duration {
+	if lease <= 0 {
+		return LeaseDefault
+	}
+	return max(lease, LeaseMin)
+}
+
+// HoldLease is how long the record's holders may be silent.
+func (s *State) HoldLease() time.Duration { return HoldLease(s.Lease) }
 
 // Counts of all who hold it or held it.
 func (s State) Counts() Counts {
@@ -165,11 +182,13 @@ type Report struct {
 // Input is one thing that a record is told. Of Hold, Release and Silent at most one is set; none: its time has come.
 type Input struct {
 	At time.Time
-	// Calls is how many may hold the phase; 0: all who ask.
+	// Calls is how many may hold the phase; 0: all who ask. Lease is what the blueprint says of it; 0: nothing. Both are of
+	// Hold.
 	Calls   int
+	Lease   time.Duration
 	Hold    *Report  // a worker asks for the phase, or goes on holding it
 	Release *Report  // it holds it no more
-	Silent  []string // workers that were silent for longer than Lease
+	Silent  []string // workers that were silent for longer than their lease
 }
 
 // Reply answers Hold.
@@ -195,6 +214,7 @@ func Step(s State, in Input) (after State, reply Reply, changed bool) {
 		if !reply.Granted {
 			return s, Reply{Holders: slices.Clone(s.Holders)}, false
 		}
+		after.Lease = in.Lease
 	case in.Release != nil:
 		i, ok := after.holder(in.Release.Worker)
 		if !ok {
@@ -277,14 +297,14 @@ func (s *State) settle(at time.Time) {
 	}
 }
 
-// worthRecording reports whether after is to be an event: always where who holds the phase, its activity or what that is made
-// of differs, and counts and times at a measured pace.
+// worthRecording reports whether after is to be an event: always where who holds the phase, for how long, its activity or what
+// that is made of differs, and counts and times at a measured pace.
 func (s *State) worthRecording(after *State, at time.Time) bool {
 	same := func(a, b Holder) bool {
 		return a.Worker == b.Worker && a.Out > 0 == (b.Out > 0) && a.Out > a.Canceling == (b.Out > b.Canceling)
 	}
 	switch {
-	case s.Activity != after.Activity, !slices.EqualFunc(s.Holders, after.Holders, same):
+	case s.Activity != after.Activity, s.Lease != after.Lease, !slices.EqualFunc(s.Holders, after.Holders, same):
 		return true
 	case at.Sub(s.UpdatedAt) < RecordEvery:
 		return false

@@ -31,7 +31,7 @@ type EventResource struct {
 func (p *Program) OnStateTransition(ctx context.Context, e *Event) error {
 	c := callLine{
 		Function: FunctionOnStateTransition, Project: e.Project, Type: e.Type, State: e.State, Cluster: &e.Cluster,
-		Resources: make([]resourceLine, len(e.Resources)),
+		Resources: make([]json.RawMessage, len(e.Resources)),
 	}
 	names := make([]string, len(e.Resources))
 	for i := range e.Resources {
@@ -47,7 +47,11 @@ func (p *Program) OnStateTransition(ctx context.Context, e *Event) error {
 		if line.Spec == nil {
 			line.Spec = json.RawMessage("{}")
 		}
-		c.Resources[i] = line
+		body, err := json.Marshal(line)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", r.Name, err)
+		}
+		c.Resources[i] = body
 	}
 	request, err := c.line()
 	if err != nil {

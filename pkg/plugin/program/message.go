@@ -14,7 +14,8 @@ import (
 
 // Limits of one call.
 const (
-	CallBytesMax        = 16 << 20 // bytes of the line that a program is given; a larger batch is several calls
+	CallBytesDefault    = 16 << 20 // bytes of the line that a program is given; a larger batch is several calls
+	CallBytesMax        = 64 << 20
 	AnswerBytesMax      = 1 << 20  // bytes of a line that it answers
 	AnswersMax          = 100_000  // lines that it answers
 	AnswerBytesTotalMax = 64 << 20 // bytes of all of them
@@ -42,7 +43,7 @@ type callLine struct {
 	State   string  `json:"state,omitempty"`
 	Cluster *string `json:"cluster,omitempty"`
 
-	Resources []resourceLine `json:"resources"`
+	Resources []json.RawMessage `json:"resources"` // each a resourceLine
 }
 
 // resourceLine is one resource of a call.

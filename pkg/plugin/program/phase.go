@@ -13,14 +13,19 @@ import (
 // releaseAfter is the wait before work that no call could be made for is delivered again.
 const releaseAfter = time.Second
 
-// Handle is a plugin.Handler: it calls the program with a batch, in one call, or in several where the batch is larger
-// than CallBytesMax.
+// Handle is a plugin.Handler: it calls the program with a batch, in one call, or in several, one after another, where the
+// batch is larger than Options.CallBytes. Specs are loaded call by call, so that it holds those of one.
 func (p *Program) Handle(ctx context.Context, b *plugin.Batch) error {
-	calls, err := divide(ctx, b)
-	if err != nil {
-		return err
-	}
-	for _, c := range calls {
+	seen := map[string]bool{}
+	for rest := b.Resources(); len(rest) > 0; {
+		c, taken, err := p.gather(ctx, b, rest, seen)
+		if err != nil {
+			return err
+		}
+		rest = rest[taken:]
+		if len(c.resources) == 0 {
+			continue
+		}
 		if err := p.handle(ctx, b, c); err != nil {
 			return err
 		}
@@ -31,37 +36,49 @@ func (p *Program) Handle(ctx context.Context, b *plugin.Batch) error {
 // phaseCall is one call of a phase.
 type phaseCall struct {
 	resources []*plugin.Resource
-	lines     []resourceLine
+	names     []string
+	lines     []json.RawMessage
 	bytes     int
 }
 
-// divide makes calls of a batch.
-func divide(ctx context.Context, b *plugin.Batch) (calls []*phaseCall, err error) {
-	seen := map[string]bool{}
-	var c *phaseCall
-	for _, r := range b.Resources() {
-		line, err := lineOf(ctx, r)
-		switch {
-		case errors.Is(err, plugin.ErrUnavailable) || ctx.Err() != nil:
-			return nil, err
-		case err != nil || seen[line.Name]:
-			// A spec that is gone is of a resource that is gone, or soon of another one of its name: the next delivery knows.
-			b.Release(r, releaseAfter)
+// gather makes the next call: of as many resources as fit, and of the first whatever its size. taken is how many it has
+// looked at; those that cannot be called now are given back. seen are the names that were called before.
+func (p *Program) gather(ctx context.Context, b *plugin.Batch, rs []*plugin.Resource, seen map[string]bool) (c *phaseCall, taken int, err error) {
+	c = &phaseCall{bytes: envelopeBytes}
+	for _, r := range rs {
+		name := r.Key().Name
+		if errors.Is(context.Cause(r.Context()), plugin.ErrCanceled) {
+			taken++ // while others were called: nothing was done for it
 			continue
 		}
-		seen[line.Name] = true
+		line, err := lineOf(ctx, r)
+		switch {
+		case ctx.Err() != nil:
+			return nil, 0, err
+		case errors.Is(err, plugin.ErrUnavailable): // nor will the others' specs be had
+			for _, r := range rs[taken:] {
+				b.Release(r, releaseAfter)
+			}
+			return c, len(rs), nil
+		case err != nil || seen[name]:
+			// A spec that is gone is of a resource that is gone, or soon of another one of its name: the next delivery knows.
+			b.Release(r, releaseAfter)
+			taken++
+			continue
+		}
 		body, err := json.Marshal(line)
 		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", r.Key(), err)
+			return nil, 0, fmt.Errorf("encode %s: %w", r.Key(), err)
 		}
-		if c == nil || c.bytes+len(body)+1 > CallBytesMax {
-			c = &phaseCall{bytes: envelopeBytes}
-			calls = append(calls, c)
+		if len(c.lines) > 0 && c.bytes+len(body)+1 > p.o.CallBytes {
+			break
 		}
-		c.resources, c.lines = append(c.resources, r), append(c.lines, line)
+		taken++
+		seen[name] = true
+		c.resources, c.names, c.lines = append(c.resources, r), append(c.names, name), append(c.lines, body)
 		c.bytes += len(body) + 1
 	}
-	return calls, nil
+	return c, taken, nil
 }
 
 func lineOf(ctx context.Context, r *plugin.Resource) (resourceLine, error) {
@@ -87,11 +104,9 @@ func lineOf(ctx context.Context, r *plugin.Resource) (resourceLine, error) {
 // handle makes one call. An exception fails what was not decided before it; an error that it returns fails nothing.
 func (p *Program) handle(ctx context.Context, b *plugin.Batch, c *phaseCall) error {
 	first := c.resources[0]
-	names := make([]string, len(c.lines))
-	byName := make(map[string]*plugin.Resource, len(c.lines))
+	byName := make(map[string]*plugin.Resource, len(c.names))
 	for i, r := range c.resources {
-		names[i] = c.lines[i].Name
-		byName[names[i]] = r
+		byName[c.names[i]] = r
 	}
 	key := first.Key()
 	request, err := (&callLine{
@@ -104,7 +119,7 @@ func (p *Program) handle(ctx context.Context, b *plugin.Batch, c *phaseCall) err
 	calling, stop := context.WithCancel(ctx)
 	defer stop()
 	decided := map[*plugin.Resource]bool{}
-	err = p.call(ctx, request, names, vars, unwanted(calling, c.resources), func(a *Answer) error {
+	err = p.call(ctx, request, c.names, vars, unwanted(calling, c.resources), func(a *Answer) error {
 		for _, name := range a.Resources {
 			r := byName[name]
 			if r == nil {

@@ -40,6 +40,9 @@ type Options struct {
 	Resident bool
 	// CallTimeout is how long a call may last. Default CallTimeoutDefault, at most CallTimeoutMax.
 	CallTimeout time.Duration
+	// CallBytes is the most bytes of the line that a call is given. What is more than that is another call, and a resource that
+	// is more than that by itself (at most some 2 MiB) is called alone. Default CallBytesDefault, at most CallBytesMax.
+	CallBytes int
 	// Grace is the time between SIGTERM and SIGKILL for a program that is to end. Default GraceDefault, at most GraceMax.
 	Grace time.Duration
 	// Stderr is given each line that it writes to stderr, without its end. It must be safe for concurrent use. Nil: nobody.
@@ -66,11 +69,16 @@ func New(o Options) (*Program, error) {
 	if o.Grace == 0 {
 		o.Grace = GraceDefault
 	}
+	if o.CallBytes == 0 {
+		o.CallBytes = CallBytesDefault
+	}
 	switch {
 	case len(o.Command) == 0 || o.Command[0] == "":
 		return nil, errors.New("the command is missing")
 	case o.CallTimeout < 0 || o.CallTimeout > CallTimeoutMax:
 		return nil, fmt.Errorf("the limit of a call is %s, not up to %s", o.CallTimeout, CallTimeoutMax)
+	case o.CallBytes < 0 || o.CallBytes > CallBytesMax:
+		return nil, fmt.Errorf("the limit of a call's bytes is %d, not up to %d", o.CallBytes, CallBytesMax)
 	case o.Grace < 0 || o.Grace > GraceMax:
 		return nil, fmt.Errorf("the grace is %s, not up to %s", o.Grace, GraceMax)
 	}
@@ -112,6 +120,9 @@ var (
 	errStopping = fmt.Errorf("the worker is being stopped: %w", context.Canceled)
 )
 
+// errEnded is a resident program that has ended by itself, without an error, before the call had.
+var errEnded = errors.New("the program has ended within a call")
+
 // Causes for which a program is ended.
 var (
 	errLimit   = errors.New("the call has passed its limit")
@@ -124,6 +135,7 @@ type child struct {
 	stdin  *os.File
 	lines  chan outLine // closed at the end of its output
 	cancel context.CancelCauseFunc
+	used   bool // a call was made
 	tail   process.Tail
 	done   chan struct{} // closed when it is gone; then state and err are set
 	state  *os.ProcessState
@@ -241,15 +253,29 @@ func (p *Program) call(ctx context.Context, request []byte, names []string, vars
 		}
 		env = append(append(slices.Clip(env), vars...), "DROVER_NAMES_FILE="+file)
 	}
-	c, err := p.take(env)
-	if err != nil {
-		return err
+	for {
+		c, err := p.take(env)
+		if err != nil {
+			return err
+		}
+		used := c.used
+		unread, err := p.callChild(ctx, c, request, unwanted, each)
+		if !used || !unread {
+			return err
+		}
+		// It went between two calls, which had not shown yet when it was taken: another one is asked.
 	}
+}
+
+// callChild carries out a call with one process. unread: that had ended before it could read what it was asked.
+func (p *Program) callChild(ctx context.Context, c *child, request []byte, unwanted <-chan struct{}, each func(*Answer) error) (unread bool, err error) {
+	c.used = true
 	c.tail.Reset()
 	written := make(chan struct{})
+	var refused error
 	go func() {
 		defer close(written)
-		_, _ = c.stdin.Write(request) // a program that does not read it may still answer; one that is gone says why by its end
+		_, refused = c.stdin.Write(request) // a program that does not read it may still answer; one that is gone says why by its end
 		if !p.o.Resident {
 			_ = c.stdin.Close() // there is nothing else to be read
 		}
@@ -259,12 +285,12 @@ func (p *Program) call(ctx context.Context, request []byte, names []string, vars
 	if err == nil && p.o.Resident {
 		<-written // it has answered, so it has read
 		p.giveBack(c)
-		return nil
+		return false, nil
 	}
 	_ = c.stdin.Close() // a second time, perhaps; whoever else holds the other end does not hold this up
 	<-written
 	c.cancel(nil)
-	return err
+	return errors.Is(err, errEnded) && errors.Is(refused, syscall.EPIPE) && r.count == 0, err
 }
 
 func lines(names []string) string {
@@ -377,7 +403,7 @@ func (r *reading) gone() error {
 	case code != 0:
 		return fmt.Errorf("exit status %d%s", code, r.c.tail.String())
 	case r.p.o.Resident:
-		return fmt.Errorf("the program has ended within a call%s", r.c.tail.String())
+		return fmt.Errorf("%w%s", errEnded, r.c.tail.String())
 	}
 	return nil
 }

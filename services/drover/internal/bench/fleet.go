@@ -115,16 +115,22 @@ func (f *fleet) start(ctx context.Context, role string, args ...string) (string,
 
 // stop ends the processes, the last one first, and waits for each.
 func (f *fleet) stop() {
-	for _, role := range []string{roleWorker, roleDeployer, roleServices, roleServer, roleUp, roleMachines} {
-		cmd := f.processes[role]
-		if cmd == nil {
-			continue
-		}
-		_ = f.pipes[role].Close() // the process sees the end of its standard input
-		kill := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait()
-		kill.Stop()
+	for _, role := range []string{roleWorker, roleDeployer, rolePlugin, roleServices, roleServer, roleUp, roleMachines} {
+		f.end(role)
 	}
+}
+
+// end ends one process, if it is there, and waits for it.
+func (f *fleet) end(role string) {
+	cmd := f.processes[role]
+	if cmd == nil {
+		return
+	}
+	delete(f.processes, role)
+	_ = f.pipes[role].Close() // the process sees the end of its standard input
+	kill := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait()
+	kill.Stop()
 }
 
 // ticksPerSecond is the kernel's USER_HZ, which is 100 on every Linux that Go runs on.
@@ -170,19 +176,37 @@ func (f *fleet) memory() map[string]int {
 	return used
 }
 
+// peak is the most resident memory that each process has had so far, in MiB.
+func (f *fleet) peak() map[string]int {
+	most := map[string]int{}
+	for role, cmd := range f.processes {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(status), "VmHWM:")
+		if fields := strings.Fields(rest); len(fields) > 0 {
+			kib, _ := strconv.Atoi(fields[0])
+			most[role] = kib >> 10
+		}
+	}
+	return most
+}
+
 // Child is the life of one of the processes: it prints a line when it is ready, and ends with its standard input.
 func Child(role string, args []string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	if role != roleUp { // a process of its own is tuned as its main does it
 		host.TuneCollector()
 	}
-	stopProfile, err := profile(role)
+	heap, stopProfile, err := profile(role)
 	if err == nil {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			heap()
+			cancel()
+		}()
 		switch role {
 		case roleUp:
 			err = childUp(ctx, args)
@@ -196,6 +220,8 @@ func Child(role string, args []string) int {
 			err = childWorker(ctx, args)
 		case roleDeployer:
 			err = childDeployer(ctx, args)
+		case rolePlugin:
+			err = childPlugin(ctx, args)
 		default:
 			err = fmt.Errorf("unknown role %q", role)
 		}

@@ -74,8 +74,6 @@ With --watch it goes on and prints each resource again whenever it changes; what
 }
 
 func (a *App) getResources(ctx context.Context, args []string, sel selector.Selector) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
-	defer cancel()
 	var targets []target
 	kinds := []string{""}
 	if len(args) > 0 {
@@ -85,7 +83,8 @@ func (a *App) getResources(ctx context.Context, args []string, sel selector.Sele
 		}
 		kinds = strings.Split(args[0], ",")
 	}
-	b, err := a.bus(ctx)
+	ctx, b, cancel, err := a.patiently(ctx)
+	defer cancel()
 	if err != nil {
 		return err
 	}

@@ -130,9 +130,8 @@ func decodeJob(s bus.Stored) (jobEntry, error) {
 }
 
 func (a *App) listJobs(ctx context.Context, f jobFilter) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	ctx, b, cancel, err := a.patiently(ctx)
 	defer cancel()
-	b, err := a.bus(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"bytes"
+	"bufio"
 
 	"github.com/droverproject/drover/services/drover/internal/render"
 )
@@ -99,24 +99,26 @@ func (a *App) printStreamed(it item, first bool, line func() error) error {
 	}
 }
 
+// printArray prints one thing after another: the text of all of them together is several times what they are.
 func (a *App) printArray(items []item) error {
-	var b bytes.Buffer
-	b.WriteByte('[')
-	for i, it := range items {
+	out := bufio.NewWriterSize(a.Out, 64<<10)
+	before := "[\n  "
+	for _, it := range items {
 		body, err := it.json()
 		if err != nil {
 			return err
 		}
-		if i > 0 {
-			b.WriteByte(',')
+		if body, err = render.IndentWithin(body, "  "); err != nil {
+			return err
 		}
-		b.Write(body)
+		_, _ = out.WriteString(before) // what cannot be written is Flush's error
+		_, _ = out.Write(body)
+		before = ",\n  "
 	}
-	b.WriteByte(']')
-	body, err := render.Indent(b.Bytes())
-	if err != nil {
-		return err
+	end := "\n]\n"
+	if len(items) == 0 {
+		end = "[]\n"
 	}
-	_, err = a.Out.Write(append(body, '\n'))
-	return err
+	_, _ = out.WriteString(end)
+	return out.Flush()
 }

@@ -44,9 +44,8 @@ needs a worker.`,
 			return a.completePhases(cmd, "", true)
 		},
 		RunE: a.runner(func(ctx context.Context, args []string) error {
-			ctx, cancel := a.bounded(ctx, RequestTimeout)
+			ctx, b, cancel, err := a.patiently(ctx)
 			defer cancel()
-			b, err := a.bus(ctx)
 			if err != nil {
 				return err
 			}

@@ -52,6 +52,7 @@ type pluginExec struct {
 	interpreter string
 	resident    bool
 	batch       int
+	bytes       int
 	parallel    int
 	limit       time.Duration
 	grace       time.Duration
@@ -61,7 +62,7 @@ type pluginExec struct {
 
 func newPluginExec(a *App) *cobra.Command {
 	p := &pluginExec{app: a}
-	var logLevel, logFormat string
+	var logLevel, logFormat, bytes string
 	cmd := &cobra.Command{
 		Use:   "exec (--definition FILE... | --phase KIND/PHASE...) (--python MODULE | -- COMMAND [ARGUMENT...])",
 		Short: "Carry out phases, or listen to states, with a program",
@@ -87,6 +88,9 @@ this process connects as needs the rights of DROVER_PLUGIN.`,
 				return usage("%w", err)
 			}
 			p.log = log
+			if p.bytes, err = parseBytes(bytes); err != nil || p.bytes < 1 || p.bytes > program.CallBytesMax {
+				return usage("--batch-bytes: %q is not a size of 1 to %s, as in 512KiB or 16MiB", bytes, formatBytes(program.CallBytesMax))
+			}
 			return p.run(cmd.Context(), args)
 		},
 	}
@@ -98,6 +102,7 @@ this process connects as needs the rights of DROVER_PLUGIN.`,
 	f.StringVar(&p.interpreter, "interpreter", "", "`PROGRAM` that runs the Python module (default "+python.Interpreter+")")
 	f.BoolVar(&p.resident, "resident", false, "one process of the command serves many calls (always so with --python)")
 	f.IntVar(&p.batch, "batch", plugin.BatchMax, "most resources of a call, a `NUMBER`")
+	f.StringVar(&bytes, "batch-bytes", formatBytes(program.CallBytesDefault), "most bytes of a call, a `SIZE` as in 512KiB or 16MiB, up to "+formatBytes(program.CallBytesMax)+"; a resource that is larger by itself is called alone")
 	f.IntVar(&p.parallel, "concurrency", 1, "most calls of a phase at the same time where its blueprint has calls: 0, a `NUMBER`, each with a process of its own")
 	f.DurationVar(&p.limit, "call-timeout", program.CallTimeoutDefault, "limit of a call: one that lasts longer is ended, and fails")
 	f.DurationVar(&p.grace, "grace", program.GraceDefault, "time between SIGTERM and SIGKILL for a program that is to end")
@@ -182,7 +187,7 @@ func (p *pluginExec) run(ctx context.Context, command []string) error {
 		return err
 	}
 	caller, err := program.New(program.Options{
-		Command: command, Resident: p.resident, CallTimeout: p.limit, Grace: p.grace, Stopping: ctx.Done(),
+		Command: command, Resident: p.resident, CallBytes: p.bytes, CallTimeout: p.limit, Grace: p.grace, Stopping: ctx.Done(),
 		Stderr: func(line string) { a.tell("%s", render.Text(line)) },
 	})
 	if err != nil {
@@ -232,7 +237,7 @@ func (p *pluginExec) serve(ctx context.Context, b bus.Bus, d *duties, caller *pr
 	for _, phase := range d.phases {
 		do("phase "+phase.Phase+" of kind "+phase.Kind, func() error {
 			return plugin.Serve(ctx, b, phase, plugin.Options{
-				Batch: p.batch, Concurrency: p.parallel, StopGrace: grace, CheckEvery: checkEvery, Log: p.log,
+				Batch: p.batch, BatchBytes: min(max(p.bytes, plugin.BatchBytesMin), plugin.BatchBytesMax), Concurrency: p.parallel, StopGrace: grace, CheckEvery: checkEvery, Log: p.log,
 			}, caller.Handle)
 		})
 	}

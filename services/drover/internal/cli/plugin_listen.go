@@ -17,10 +17,10 @@ import (
 
 // Limits of a state listener.
 const (
-	NoticesMax      = 1024                     // notices that wait for the program; a full queue drops what comes
-	eventBytesMax   = program.CallBytesMax / 2 // bytes of specs and attributes in one event; more resources are another event
-	lookTimeout     = 5 * time.Second          // one look at a resource
-	noticeBytesMore = 512                      // bytes of a resource in an event beside them
+	NoticesMax      = 1024                         // notices that wait for the program; a full queue drops what comes
+	eventBytesMax   = program.CallBytesDefault / 2 // bytes of specs and attributes in one event; more resources are another event
+	lookTimeout     = 5 * time.Second              // one look at a resource
+	noticeBytesMore = 512                          // bytes of a resource in an event beside them
 )
 
 // notice is what the notifier publishes.

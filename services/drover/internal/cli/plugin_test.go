@@ -28,6 +28,8 @@ func TestPluginExecUsage(t *testing.T) {
 		{ExitUsage, "name the program", []string{"exec", "--phase", "node/p"}},
 		{ExitUsage, "exclude each other", []string{"exec", "--phase", "node/p", "--python", "x.py", "--", "true"}},
 		{ExitUsage, "--batch: is not 1 to 1000", []string{"exec", "--phase", "node/p", "--batch", "1001", "--", "true"}},
+		{ExitUsage, `--batch-bytes: "1MB" is not a size of 1 to 64MiB`, []string{"exec", "--phase", "node/p", "--batch-bytes", "1MB", "--", "true"}},
+		{ExitUsage, `--batch-bytes: "65MiB" is not`, []string{"exec", "--phase", "node/p", "--batch-bytes", "65MiB", "--", "true"}},
 		{ExitUsage, "--concurrency", []string{"exec", "--phase", "node/p", "--concurrency", "0", "--", "true"}},
 		{ExitUsage, "the limit of a call is 2h0m0s", []string{"exec", "--phase", "node/p", "--call-timeout", "2h", "--", "true"}},
 		{ExitUsage, "--timeout is not for `plugin exec`", []string{"exec", "--phase", "node/p", "--timeout", "1s", "--", "true"}},

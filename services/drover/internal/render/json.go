@@ -19,13 +19,16 @@ func Compact(body []byte) ([]byte, error) {
 }
 
 // Indent is a JSON text over several lines, safe to print.
-func Indent(body []byte) ([]byte, error) {
+func Indent(body []byte) ([]byte, error) { return IndentWithin(body, "") }
+
+// IndentWithin is Indent for a part of a longer text, whose lines but the first begin with prefix.
+func IndentWithin(body []byte, prefix string) ([]byte, error) {
 	compact, err := Compact(body)
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	if err := json.Indent(&b, compact, "", "  "); err != nil {
+	if err := json.Indent(&b, compact, prefix, "  "); err != nil {
 		return nil, fmt.Errorf("write JSON: %w", err)
 	}
 	return b.Bytes(), nil

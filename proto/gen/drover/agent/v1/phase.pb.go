@@ -139,7 +139,10 @@ type PhaseHold struct {
 	// Who holds it, where it was not granted.
 	Holders []string `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
 	// Why it was not granted.
-	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How long a call that is being canceled may be silent before it is given up; a long one should say in a third of this that
+	// it is running. Absent where the owner is older: 30 s.
+	CallLease     *durationpb.Duration `protobuf:"bytes,7,opt,name=call_lease,json=callLease,proto3" json:"call_lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -216,6 +219,13 @@ func (x *PhaseHold) GetReason() string {
 	return ""
 }
 
+func (x *PhaseHold) GetCallLease() *durationpb.Duration {
+	if x != nil {
+		return x.CallLease
+	}
+	return nil
+}
+
 var File_drover_agent_v1_phase_proto protoreflect.FileDescriptor
 
 const file_drover_agent_v1_phase_proto_rawDesc = "" +
@@ -228,14 +238,16 @@ const file_drover_agent_v1_phase_proto_rawDesc = "" +
 	"\x06counts\x18\x04 \x01(\v2\x1c.drover.state.v1.PhaseCountsR\x06counts\x12=\n" +
 	"\rlast_call_ago\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastCallAgo\x122\n" +
 	"\awake_in\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06wakeIn\x12=\n" +
-	"\rwake_until_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\vwakeUntilIn\"\xd5\x01\n" +
+	"\rwake_until_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\vwakeUntilIn\"\x8f\x02\n" +
 	"\tPhaseHold\x12\x18\n" +
 	"\agranted\x18\x01 \x01(\bR\agranted\x12/\n" +
 	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x14\n" +
 	"\x05calls\x18\x03 \x01(\rR\x05calls\x125\n" +
 	"\binterval\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x18\n" +
 	"\aholders\x18\x05 \x03(\tR\aholders\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reasonB\xc2\x01\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x128\n" +
+	"\n" +
+	"call_lease\x18\a \x01(\v2\x19.google.protobuf.DurationR\tcallLeaseB\xc2\x01\n" +
 	"\x13com.drover.agent.v1B\n" +
 	"PhaseProtoP\x01ZAgithub.com/droverproject/drover/proto/gen/drover/agent/v1;agentv1\xa2\x02\x03DAX\xaa\x02\x0fDrover.Agent.V1\xca\x02\x0fDrover\\Agent\\V1\xe2\x02\x1bDrover\\Agent\\V1\\GPBMetadata\xea\x02\x11Drover::Agent::V1b\x06proto3"
 
@@ -265,11 +277,12 @@ var file_drover_agent_v1_phase_proto_depIdxs = []int32{
 	3, // 3: drover.agent.v1.PhaseReport.wake_until_in:type_name -> google.protobuf.Duration
 	3, // 4: drover.agent.v1.PhaseHold.lease:type_name -> google.protobuf.Duration
 	3, // 5: drover.agent.v1.PhaseHold.interval:type_name -> google.protobuf.Duration
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 6: drover.agent.v1.PhaseHold.call_lease:type_name -> google.protobuf.Duration
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_drover_agent_v1_phase_proto_init() }

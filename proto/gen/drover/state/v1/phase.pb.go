@@ -9,6 +9,7 @@ package statev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -103,7 +104,9 @@ type PhaseRecord struct {
 	// The time of this record (server clock).
 	UpdatedTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=updated_time,json=updatedTime,proto3" json:"updated_time,omitempty"`
 	// Oldest version of the rules that may decide on it.
-	MinReader     uint32 `protobuf:"varint,9,opt,name=min_reader,json=minReader,proto3" json:"min_reader,omitempty"`
+	MinReader uint32 `protobuf:"varint,9,opt,name=min_reader,json=minReader,proto3" json:"min_reader,omitempty"`
+	// How long a holder may be silent, where the phase says so; else 6 s.
+	Lease         *durationpb.Duration `protobuf:"bytes,10,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,6 +202,13 @@ func (x *PhaseRecord) GetMinReader() uint32 {
 		return x.MinReader
 	}
 	return 0
+}
+
+func (x *PhaseRecord) GetLease() *durationpb.Duration {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
 }
 
 // PhaseHolder is a worker that holds a phase.
@@ -378,7 +388,7 @@ var File_drover_state_v1_phase_proto protoreflect.FileDescriptor
 
 const file_drover_state_v1_phase_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/state/v1/phase.proto\x12\x0fdrover.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x93\x04\n" +
+	"\x1bdrover/state/v1/phase.proto\x12\x0fdrover.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x04\n" +
 	"\vPhaseRecord\x12:\n" +
 	"\bactivity\x18\x01 \x01(\x0e2\x1e.drover.state.v1.PhaseActivityR\bactivity\x12=\n" +
 	"\factive_since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vactiveSince\x126\n" +
@@ -389,7 +399,9 @@ const file_drover_state_v1_phase_proto_rawDesc = "" +
 	"\x0fwake_until_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\rwakeUntilTime\x12=\n" +
 	"\fupdated_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vupdatedTime\x12\x1d\n" +
 	"\n" +
-	"min_reader\x18\t \x01(\rR\tminReader\"\xef\x01\n" +
+	"min_reader\x18\t \x01(\rR\tminReader\x12/\n" +
+	"\x05lease\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x05lease\"\xef\x01\n" +
 	"\vPhaseHolder\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x10\n" +
@@ -432,6 +444,7 @@ var file_drover_state_v1_phase_proto_goTypes = []any{
 	(*PhaseHolder)(nil),           // 2: drover.state.v1.PhaseHolder
 	(*PhaseCounts)(nil),           // 3: drover.state.v1.PhaseCounts
 	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 5: google.protobuf.Duration
 }
 var file_drover_state_v1_phase_proto_depIdxs = []int32{
 	0,  // 0: drover.state.v1.PhaseRecord.activity:type_name -> drover.state.v1.PhaseActivity
@@ -442,14 +455,15 @@ var file_drover_state_v1_phase_proto_depIdxs = []int32{
 	4,  // 5: drover.state.v1.PhaseRecord.wake_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: drover.state.v1.PhaseRecord.wake_until_time:type_name -> google.protobuf.Timestamp
 	4,  // 7: drover.state.v1.PhaseRecord.updated_time:type_name -> google.protobuf.Timestamp
-	4,  // 8: drover.state.v1.PhaseHolder.since:type_name -> google.protobuf.Timestamp
-	3,  // 9: drover.state.v1.PhaseHolder.base:type_name -> drover.state.v1.PhaseCounts
-	3,  // 10: drover.state.v1.PhaseHolder.counts:type_name -> drover.state.v1.PhaseCounts
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	5,  // 8: drover.state.v1.PhaseRecord.lease:type_name -> google.protobuf.Duration
+	4,  // 9: drover.state.v1.PhaseHolder.since:type_name -> google.protobuf.Timestamp
+	3,  // 10: drover.state.v1.PhaseHolder.base:type_name -> drover.state.v1.PhaseCounts
+	3,  // 11: drover.state.v1.PhaseHolder.counts:type_name -> drover.state.v1.PhaseCounts
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_drover_state_v1_phase_proto_init() }
