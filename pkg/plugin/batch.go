@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/droverproject/drover/pkg/engine/resource"
@@ -10,6 +11,7 @@ import (
 // none counts after the call has returned. A resource that belongs to another batch is ignored.
 type Batch struct {
 	resources []*Resource
+	exceeded  atomic.Bool
 }
 
 // Resources are those that wait for the phase. The slice is the caller's to read, not to change.
@@ -49,6 +51,10 @@ func (b *Batch) NotStarted(r *Resource, message string) {
 func (b *Batch) Release(r *Resource, delay time.Duration) {
 	r.decide(b, answer{release: true, delay: max(delay, 0)})
 }
+
+// Exceeded says that the call has passed a limit of its own and was ended. It decides nothing; it is counted in the phase's
+// record.
+func (b *Batch) Exceeded() { b.exceeded.Store(true) }
 
 // answer is what is to be said of one hand-out.
 type answer struct {

@@ -18,7 +18,7 @@ import (
 )
 
 // run takes deliveries from admission to settlement.
-func (s *server) run(deliveries []bus.Delivery) {
+func (s *server) run(deliveries []taken) {
 	rs, doubtful := s.admit(deliveries)
 	if len(rs) == 0 {
 		return
@@ -42,29 +42,36 @@ func (s *server) run(deliveries []bus.Delivery) {
 		r.batch, r.called, r.checked = batch, now, now
 		r.mu.Unlock()
 	}
-	s.hold.began(len(rs))
-	s.settle(rs, s.rest(s.call(batch)))
+	s.holds.began(rs)
+	rest := s.rest(s.call(batch))
+	if batch.exceeded.Load() {
+		s.holds.exceeded(rs)
+	}
+	s.settle(rs, rest)
 }
 
 // admit decodes deliveries and drops those that must not be called: the malformed, and duplicates of what is out
 // already. doubtful are those whose hand-out may be over by now.
-func (s *server) admit(deliveries []bus.Delivery) (rs, doubtful []*Resource) {
+func (s *server) admit(deliveries []taken) (rs, doubtful []*Resource) {
 	now := time.Now()
 	s.mu.Lock()
-	bound := s.boundAt
+	bound := make(map[*line]time.Time, len(s.lines))
+	for _, l := range s.lines {
+		bound[l] = l.boundAt
+	}
 	s.mu.Unlock()
 	rs = make([]*Resource, 0, len(deliveries))
 	for _, d := range deliveries {
 		poll := ""
 		if d.Header(bus.HeaderPoll) != "" {
-			poll = s.phase.Phase
+			poll = d.line.phase.Phase
 		}
 		work, err := wire.DecodeWork(d.Body(), poll)
 		if err == nil {
-			err = s.mine(&work)
+			err = d.line.mine(&work)
 		}
 		if errors.Is(err, wire.ErrUnknown) && d.Delivered() <= bus.WorkDeliveriesMax {
-			s.log.Info("work of a newer version is left to a newer worker", zap.Uint64("sequence", d.Seq()), zap.Error(err))
+			d.line.log.Info("work of a newer version is left to a newer worker", zap.Uint64("sequence", d.Seq()), zap.Error(err))
 			s.putBack(d, newerAfter)
 			continue
 		}
@@ -72,35 +79,35 @@ func (s *server) admit(deliveries []bus.Delivery) (rs, doubtful []*Resource) {
 			s.reject(d, err)
 			continue
 		}
-		r := &Resource{s: s, work: work, d: d, begun: now, progressed: now}
+		r := &Resource{s: s, line: d.line, work: work, d: d.Delivery, begun: now, progressed: now}
 		if !s.enter(r) {
 			continue
 		}
 		rs = append(rs, r)
 		// A server that was killed may have lost count of its deliveries, and have derived work anew: then the event's own
 		// time tells, or it happened so lately that this worker has bound to the phase since.
-		if d.Delivered() > 1 || now.Sub(d.Time()) > StaleAfter || now.Sub(work.State.UpdatedAt) > StaleAfter || now.Sub(bound) < StaleAfter {
+		if d.Delivered() > 1 || now.Sub(d.Time()) > StaleAfter || now.Sub(work.State.UpdatedAt) > StaleAfter || now.Sub(bound[d.line]) < StaleAfter {
 			doubtful = append(doubtful, r)
 		}
 	}
 	return rs, doubtful
 }
 
-// mine is nil for work of this phase.
-func (s *server) mine(w *wire.Work) error {
-	if w.Fence.Phase != s.phase.Phase || w.State.Kind != s.phase.Kind || w.State.Project != s.phase.Project {
+// mine is nil for work of this phase and kind.
+func (l *line) mine(w *wire.Work) error {
+	if w.Fence.Phase != l.phase.Phase || w.State.Kind != l.phase.Kind || w.State.Project != l.phase.Project {
 		return fmt.Errorf("work of %s/%s/%s came to %s/%s/%s", w.State.Project, w.State.Kind, w.Fence.Phase,
-			s.phase.Project, s.phase.Kind, s.phase.Phase)
+			l.phase.Project, l.phase.Kind, l.phase.Phase)
 	}
 	return nil
 }
 
-func (s *server) reject(d bus.Delivery, reason error) {
-	s.log.Warn("malformed work is set aside", zap.Uint64("sequence", d.Seq()), zap.Error(reason))
+func (s *server) reject(d taken, reason error) {
+	d.line.log.Warn("malformed work is set aside", zap.Uint64("sequence", d.Seq()), zap.Error(reason))
 	if err := d.Reject(s.answering, cut(reason.Error(), resource.MessageBytesMax)); err != nil {
-		s.log.Warn("malformed work cannot be set aside; it will come again", zap.Uint64("sequence", d.Seq()), zap.Error(err))
+		d.line.log.Warn("malformed work cannot be set aside; it will come again", zap.Uint64("sequence", d.Seq()), zap.Error(err))
 	}
-	s.Observe(Answer{Phase: s.phase})
+	s.Observe(Answer{Phase: d.line.phase})
 }
 
 // enter registers a hand-out, unless it is out already (then the delivery is settled with that one) or this very
@@ -304,8 +311,8 @@ func (s *server) finish(r *Resource) {
 		}
 	}
 	s.leave(r, a)
-	s.hold.answered(a)
-	s.Observe(Answer{Phase: s.phase, Outcome: a.outcome, Took: time.Since(r.begun)})
+	r.line.hold.answered(a)
+	s.Observe(Answer{Phase: r.line.phase, Outcome: a.outcome, Took: time.Since(r.begun)})
 }
 
 // store publishes the result until the server has it, or answering ends. A result that can never be stored becomes a

@@ -211,6 +211,7 @@ func (b *recorder) state(name string, status resource.Status) resource.State {
 func (b *recorder) put(t *testing.T, s resource.State, dispatch bool) []byte {
 	t.Helper()
 	e := b.entity(s.Name)
+	e.Kind = s.Kind
 	last, err := b.Last(t.Context(), []bus.Entity{e})
 	require.NoError(t, err)
 	event := resource.Event{From: s.State, To: s.State, Cause: resource.Cause{Kind: "command"}, JobID: "job"}
@@ -218,6 +219,7 @@ func (b *recorder) put(t *testing.T, s resource.State, dispatch bool) []byte {
 	if dispatch {
 		a.Dispatch = phaseName
 		event.Dispatch = &resource.Dispatch{Fence: fence(s.Name), State: s.State}
+		event.Dispatch.Fence.UID = s.UID
 	}
 	a.Body, err = wire.EncodeResource(wire.ResourceEvent{
 		Event: event, State: s, At: time.Now(), Partition: e.Partition,

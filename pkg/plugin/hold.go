@@ -30,12 +30,16 @@ type hold struct {
 	worker string
 	log    *zap.Logger
 
+	bell          *bell
+	before, after *hold // those of the kinds that come before and after; nil: none
+
 	soon chan struct{} // asks at once
 
 	mu       sync.Mutex
-	until    time.Time     // it is held until then; zero: it is not
-	changed  chan struct{} // closed, and replaced, when it is granted or lost
-	calls    int           // how many may hold it; 0: any number
+	until    time.Time // it is held until then; zero: it is not
+	standing standing  // where it is not held
+	calling  int       // calls that are out under it
+	calls    int       // how many may hold it; 0: any number
 	interval time.Duration
 	lease    time.Duration // of a call
 	counts   phase.Counts
@@ -47,28 +51,20 @@ type hold struct {
 }
 
 func newHold(b bus.Bus, p bus.Phase, worker string, log *zap.Logger) *hold {
-	return &hold{bus: b, phase: p, worker: worker, log: log, soon: make(chan struct{}, 1), changed: make(chan struct{}), interval: blueprint.IntervalDefault, lease: blueprint.LeaseDefault, wakes: wakes{}}
+	return &hold{bus: b, phase: p, worker: worker, log: log, bell: newBell(), soon: make(chan struct{}, 1), interval: blueprint.IntervalDefault, lease: blueprint.LeaseDefault, wakes: wakes{}}
 }
 
-// wait waits until the phase is held, and says whether only one call at a time is allowed.
-func (h *hold) wait(ctx context.Context) (alone bool, err error) {
-	for {
-		h.mu.Lock()
-		held, alone, changed := time.Now().Before(h.until), h.calls > 0, h.changed
-		h.mu.Unlock()
-		if held {
-			return alone, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-}
+// standing is what is known of a phase that is not held.
+type standing uint8
 
-// bound says that the phase is there now: it need not be waited for any more.
-func (h *hold) bound() {
+const (
+	unknown standing = iota
+	absent           // the kind has no such phase: there is nothing to be held
+	denied           // another worker holds it
+)
+
+// again asks for the phase at once, if it is not held.
+func (h *hold) again() {
 	select {
 	case h.soon <- struct{}{}:
 	default:
@@ -80,6 +76,35 @@ func (h *hold) held() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.until)
+}
+
+// how is held, and where it is not, what is known.
+func (h *hold) how() (held bool, s standing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Before(h.until), h.standing
+}
+
+// turn reports whether this kind may be asked for: all before it are held, or absent. taken says that another worker
+// holds one of these.
+func (h *hold) turn() (mine, taken bool) {
+	for b := h.before; b != nil; b = b.before {
+		if held, s := b.how(); !held && s != absent {
+			return false, s == denied
+		}
+	}
+	return true, false
+}
+
+// yield gives the phase up, unless a call is out.
+func (h *hold) yield() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.calling > 0 || !time.Now().Before(h.until) {
+		return false
+	}
+	h.until = time.Time{}
+	return true
 }
 
 // callLease is how long a call that is being canceled may be silent.
@@ -96,6 +121,13 @@ func (h *hold) began(resources int) {
 	h.counts.Calls++
 	h.counts.Resources += uint64(resources)
 	h.lastCall = time.Now()
+}
+
+// exceeded counts a call that has passed its limit.
+func (h *hold) exceeded() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts.Exceeded++
 }
 
 // answered counts what became of one resource.
@@ -127,7 +159,13 @@ func (h *hold) keep(ctx context.Context, stop <-chan struct{}, out func() (resou
 	told := ""
 	for {
 		now := time.Now()
-		if n, canceling := out(); h.due(now, n > 0) || !now.Before(next) {
+		n, canceling := out()
+		switch mine, taken := h.turn(); {
+		case taken && h.yield():
+			h.ask(ctx, "release", n, canceling)
+			told = "" // it is waited for again
+		case !mine && !h.held(): // those before come first
+		case h.due(now, n > 0) || !now.Before(next):
 			lease, reason := h.ask(ctx, "hold", n, canceling)
 			next = now.Add(holdAgain)
 			if reason == "" {
@@ -183,20 +221,29 @@ func (h *hold) ask(ctx context.Context, verb string, out, canceling int) (lease 
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer h.tell()
+	was, stood := time.Now().Before(h.until), h.standing
+	defer func() {
+		if was != time.Now().Before(h.until) || stood != h.standing {
+			h.tell()
+		}
+	}()
 	switch {
 	case errors.Is(err, bus.ErrNoOwner):
 		return 0, "no orchestrator answers"
 	case err != nil:
 		return 0, fmt.Sprintf("no answer: %v", err)
 	case verb == "release", !answer.Granted, answer.Lease <= 0:
-		h.until = time.Time{}
+		h.until, h.standing = time.Time{}, absent
+		if verb == "release" || len(answer.Holders) > 0 {
+			h.standing = denied
+		}
 		if answer.Reason == "" {
 			answer.Reason = "it was not granted"
 		}
 		return 0, answer.Reason
 	}
 	// As long as the owner may have counted from when it was asked.
+	h.standing = unknown
 	h.until, h.calls, h.saidOut, h.since = asked.Add(answer.Lease), answer.Calls, out > 0, time.Time{}
 	if answer.Interval > 0 {
 		h.interval = answer.Interval
@@ -207,10 +254,12 @@ func (h *hold) ask(ctx context.Context, verb string, out, canceling int) (lease 
 	return answer.Lease, ""
 }
 
-// tell wakes who waits for the phase.
+// tell wakes who waits for the phase, and the kind that comes next.
 func (h *hold) tell() {
-	close(h.changed)
-	h.changed = make(chan struct{})
+	h.bell.ring()
+	if h.after != nil {
+		h.after.again()
+	}
 }
 
 func (h *hold) report(now time.Time, out, canceling int) wire.PhaseReport {

@@ -57,7 +57,11 @@ func (d *desk) ask(verb string, body []byte) (bus.Request, error) {
 	} else {
 		in.Hold = &said
 	}
-	answer := wire.PhaseHold{Granted: d.step(in).Granted, Lease: d.lease, CallLease: d.callLease, Calls: d.calls}
+	reply := d.step(in)
+	answer := wire.PhaseHold{Granted: reply.Granted, Lease: d.lease, CallLease: d.callLease, Calls: d.calls}
+	for i := range reply.Holders {
+		answer.Holders = append(answer.Holders, reply.Holders[i].Worker)
+	}
 	if answer.Granted {
 		d.heard[r.Worker] = now
 	}
@@ -77,6 +81,13 @@ func (d *desk) silence(worker string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.deaf[worker] = true
+}
+
+// hear ends a silence.
+func (d *desk) hear(worker string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.deaf, worker)
 }
 
 func (d *desk) record() phase.State {
@@ -124,7 +135,7 @@ func TestOneCallAtATime(t *testing.T) {
 		t.Run(fmt.Sprint(calls), func(t *testing.T) {
 			t.Parallel()
 			b := newHeld(t, calls)
-			b.desk.lease = time.Minute // who is silent on a busy machine is not to be counted anew
+			b.desk.lease = time.Minute // what a worker counts while it is taken for silent is not recorded
 			var now, most, made atomic.Int64
 			two := make(chan struct{})
 			both := sync.OnceFunc(func() { close(two) })

@@ -48,13 +48,17 @@ type due struct{ report, check []*Resource }
 
 // due holds what must be held, and lists what must be reported (as far as there is room) and checked.
 func (s *server) due(now time.Time, room chan struct{}) (d due) {
-	pace := cmp.Or(s.Lease, s.hold.callLease()) / leaseRenewalsEach
-	checkEvery := cmp.Or(s.CheckEvery, pace)
+	paces := make(map[*line]time.Duration, len(s.lines))
+	for _, l := range s.lines {
+		paces[l] = cmp.Or(s.Lease, l.hold.callLease()) / leaseRenewalsEach
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.out {
+		pace := paces[r.line]
+		checkEvery := cmp.Or(s.CheckEvery, pace)
 		r.mu.Lock()
-		if s.ackWait > 0 && now.Sub(r.progressed) >= s.ackWait/leaseRenewalsEach {
+		if wait := r.line.ackWait; wait > 0 && now.Sub(r.progressed) >= wait/leaseRenewalsEach {
 			r.progressed = now
 			for _, delivery := range append(slices.Clone(r.twins), r.d) {
 				if err := delivery.Progress(); err != nil {
@@ -119,11 +123,14 @@ func (s *server) recheck(rs []*Resource) {
 	}
 }
 
-// inCalls is how many resources are in calls, and how many of these are not wanted any more.
-func (s *server) inCalls() (resources, canceling int) {
+// inCalls is how many resources of a kind are in calls, and how many of these are not wanted any more.
+func (s *server) inCalls(l *line) (resources, canceling int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.out {
+		if r.line != l {
+			continue
+		}
 		r.mu.Lock()
 		if !r.called.IsZero() && !r.settling {
 			resources++

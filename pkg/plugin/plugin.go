@@ -26,6 +26,7 @@
 //     again, with its phase data.
 //   - One call of the phase is out at a time, over all its workers, unless the blueprint allows more (calls); what comes
 //     meanwhile waits for the next. In a failover two may be out for a moment.
+//   - A phase that several kinds have is called once with the resources of all (ServeKinds).
 //   - The group of resources differs from call to call: what it must remember belongs into the phase data.
 //   - Calls are at least once. A worker that dies after the side effect and before the answer leads to a second call of
 //     the same attempt; a function that must know keeps an id in the phase data, or uses the fence as a key.
@@ -41,6 +42,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,6 +59,7 @@ import (
 // fences make harmless.
 const (
 	BatchMax          = 1000                   // resources per batch
+	KindsMax          = 16                     // kinds of one ServeKinds: as many fetches of BatchBytesMin are no more than BatchBytesMax
 	BatchBytesMin     = bus.FetchBytesMin      // bytes per batch: any one resource fits
 	BatchBytesMax     = bus.FetchBytesMax      // bytes per batch
 	ConcurrencyMax    = 1000                   // batches in flight per Serve
@@ -191,7 +195,21 @@ func (o Options) complete() (Options, error) {
 // Options.StopGrace and Options.Drain). It waits for a phase that has no consumer yet, and for one that was removed. It returns nil when
 // ctx ended, and an error if the options are not valid, the bus was closed, or its server forbids to pull.
 func Serve(ctx context.Context, b bus.Bus, ph bus.Phase, opts Options, handle Handler) error {
+	return ServeKinds(ctx, b, []bus.Phase{ph}, opts, handle)
+}
+
+// ServeKinds is Serve for a phase that several kinds have: phases are of one project and one name, at most KindsMax. A call
+// has the resources of all kinds that wait (seed 003, "ResourceType": "the type or types of resources this plugin handles").
+//
+// One call is out at a time over all kinds, unless all of their blueprints allow more. A worker holds the phase of every kind
+// that has it, in the order of the kinds' names, and calls nothing before; so workers of the same phase should serve the same
+// kinds: one that serves fewer keeps the others waiting, as long as it holds one of theirs.
+func ServeKinds(ctx context.Context, b bus.Bus, phases []bus.Phase, opts Options, handle Handler) error {
 	opts, err := opts.complete()
+	if err != nil {
+		return err
+	}
+	phases, err = inOrder(phases)
 	if err != nil {
 		return err
 	}
@@ -203,17 +221,26 @@ func Serve(ctx context.Context, b bus.Bus, ph bus.Phase, opts Options, handle Ha
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
 	s := &server{
-		Options: opts, bus: b, phase: ph, handle: handle,
+		Options: opts, bus: b, handle: handle,
 		ctx: ctx, stopping: stopping, working: working, answering: answering,
 		slots: NewLimit(opts.Concurrency), specs: newSpecs(SpecsBytesMax),
 		out: map[resource.Fence]*Resource{}, answered: newAnswered(answeredMax),
-		log: opts.Log.With(zap.String("project", ph.Project), zap.String("kind", ph.Kind), zap.String("phase", ph.Phase)),
+		log:   opts.Log.With(zap.String("project", phases[0].Project), zap.String("phase", phases[0].Phase)),
+		holds: holds{bell: newBell()},
 	}
-	s.hold = newHold(b, ph, opts.Worker, s.log)
+	for _, ph := range phases {
+		l := &line{phase: ph, log: s.log.With(zap.String("kind", ph.Kind)), asks: make(chan ask, 1)}
+		l.hold = s.holds.add(newHold(b, ph, opts.Worker, l.log))
+		s.lines = append(s.lines, l)
+	}
 	idle := make(chan struct{})
 	var keeping sync.WaitGroup
 	keeping.Go(func() { s.keep(idle) })
-	keeping.Go(func() { s.hold.keep(context.WithoutCancel(ctx), idle, s.inCalls) })
+	for _, l := range s.lines {
+		keeping.Go(func() {
+			l.hold.keep(context.WithoutCancel(ctx), idle, func() (resources, canceling int) { return s.inCalls(l) })
+		})
+	}
 	go func() {
 		select {
 		case <-opts.Drain:
@@ -241,6 +268,20 @@ func Serve(ctx context.Context, b bus.Bus, ph bus.Phase, opts Options, handle Ha
 	close(idle)
 	keeping.Wait()
 	return err
+}
+
+// inOrder returns the phases in the order of their kinds, once each.
+func inOrder(phases []bus.Phase) ([]bus.Phase, error) {
+	if len(phases) == 0 || len(phases) > KindsMax {
+		return nil, fmt.Errorf("plugin: a phase of %d kinds, not 1 to %d", len(phases), KindsMax)
+	}
+	for _, ph := range phases {
+		if ph.Project != phases[0].Project || ph.Phase != phases[0].Phase {
+			return nil, fmt.Errorf("plugin: %s/%s and %s/%s are not the same phase", phases[0].Project, phases[0].Phase, ph.Project, ph.Phase)
+		}
+	}
+	sorted := slices.SortedFunc(slices.Values(phases), func(a, b bus.Phase) int { return strings.Compare(a.Kind, b.Kind) })
+	return slices.Compact(sorted), nil
 }
 
 // after waits for done, and calls stop if that takes longer than grace.

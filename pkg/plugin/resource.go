@@ -18,6 +18,7 @@ import (
 // changed. Safe for concurrent use.
 type Resource struct {
 	s     *server
+	line  *line
 	work  wire.Work
 	begun time.Time // when it was admitted
 	batch *Batch    // nil until the call begins, and after it returned

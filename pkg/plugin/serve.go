@@ -17,7 +17,7 @@ import (
 type server struct {
 	Options
 	bus    bus.Bus
-	phase  bus.Phase
+	lines  []*line // in the order of their kinds
 	handle Handler
 	log    *zap.Logger
 	specs  *specs
@@ -26,26 +26,20 @@ type server struct {
 	// calls; then answering, that of storing their results.
 	ctx, stopping, working, answering context.Context
 
-	hold  *hold
+	holds holds
 	slots *Limit // of calls in flight
 	calls sync.WaitGroup
 
 	mu       sync.Mutex
 	out      map[resource.Fence]*Resource // admitted and not yet settled
 	answered *answered
-	ackWait  time.Duration // of the puller; 0 before the first
-	boundAt  time.Time     // when that was got
 }
 
 // fetch pulls work until ctx ends. It fetches no more than can begin at once, so that what is waiting stays where other
 // workers can fetch it.
-func (s *server) fetch(ctx context.Context) error {
-	var puller bus.Puller
-	defer func() {
-		if puller != nil {
-			puller.Close()
-		}
-	}()
+func (s *server) fetch(ctx context.Context) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	// A fetch that is under way may end: what the server has sent already would otherwise come again only when its time
 	// is up. One that waits for nothing is cut short.
 	fetching, stopFetching := context.WithCancel(context.WithoutCancel(ctx))
@@ -53,15 +47,10 @@ func (s *server) fetch(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(fetchGrace, stopFetching)
 	})()
-	failures := 0
+	work := s.gather(ctx, fetching, stop)
+	defer func() { err = work.close() }()
 	for {
-		if puller == nil {
-			var err error
-			if puller, err = s.bind(ctx); err != nil || puller == nil {
-				return err
-			}
-		}
-		alone, err := s.hold.wait(ctx)
+		alone, err := work.wait(ctx)
 		if err != nil {
 			return nil // ctx ended
 		}
@@ -74,34 +63,16 @@ func (s *server) fetch(ctx context.Context) error {
 			s.slots.release(slots)
 			return nil // ctx ended
 		}
-		deliveries, err := puller.Fetch(fetching, min(slots*s.Batch, room, BatchMax), s.BatchBytes, s.FetchWait)
-		ended := ctx.Err() != nil || s.draining()
-		if ended || !s.hold.held() { // nothing is begun
+		deliveries, err := work.fetch(ctx, min(slots*s.Batch, room, BatchMax), s.BatchBytes, s.FetchWait)
+		ended := err != nil || ctx.Err() != nil || s.draining()
+		if ended || !s.begin(deliveries, slots) { // nothing is begun
 			s.slots.release(slots)
 			for _, d := range deliveries {
 				s.putBack(d, 0)
 			}
-			if ended {
-				return nil
-			}
-			continue
 		}
-		s.slots.release(slots - s.begin(deliveries))
-		switch {
-		case err == nil:
-			failures = 0
-		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
-			return fmt.Errorf("plugin: fetch work of %s: %w", s.phase.WorkSubject(), err)
-		case errors.Is(err, bus.ErrNotFound):
-			puller.Close()
-			puller = nil
-		default:
-			if failures++; failures == 1 {
-				s.log.Warn("work cannot be fetched; trying on", zap.Error(err))
-			}
-			if !sleep(ctx, backoff(failures)) {
-				return nil
-			}
+		if ended {
+			return nil
 		}
 	}
 }
@@ -116,26 +87,29 @@ func (s *server) draining() bool {
 	}
 }
 
-// bind waits until the phase has a consumer. It returns nil when ctx ends.
-func (s *server) bind(ctx context.Context) (bus.Puller, error) {
+// bind waits until the phase of a kind has a consumer; where it has none at first, it calls none. It returns nil when ctx ends.
+func (s *server) bind(ctx context.Context, l *line, none func()) (bus.Puller, error) {
 	for tries := 0; ; tries++ {
-		puller, err := s.bus.Pull(ctx, s.phase)
+		puller, err := s.bus.Pull(ctx, l.phase)
 		switch {
 		case err == nil:
 			s.mu.Lock()
-			s.ackWait, s.boundAt = puller.AckWait(), time.Now()
+			l.ackWait, l.boundAt = puller.AckWait(), time.Now()
 			s.mu.Unlock()
-			s.hold.bound()
-			s.log.Info("bound to the phase")
+			l.hold.again()
+			l.log.Info("bound to the phase")
 			return puller, nil
 		case ctx.Err() != nil:
 			return nil, nil //nolint:nilerr // the error says that ctx ended, which is no failure
 		case errors.Is(err, bus.ErrClosed) || errors.Is(err, bus.ErrDenied):
-			return nil, fmt.Errorf("plugin: pull work of %s: %w", s.phase.WorkSubject(), err)
+			return nil, fmt.Errorf("plugin: pull work of %s: %w", l.phase.WorkSubject(), err)
 		case tries == 0 && errors.Is(err, bus.ErrNotFound):
-			s.log.Info("the phase has no consumer yet; waiting for its blueprint")
+			l.log.Info("the phase has no consumer yet; waiting for its blueprint")
 		case tries == 0:
-			s.log.Warn("cannot bind to the phase; trying on", zap.Error(err))
+			l.log.Warn("cannot bind to the phase; trying on", zap.Error(err))
+		}
+		if tries == 0 {
+			none()
 		}
 		if !sleep(ctx, s.BindEvery) {
 			return nil, nil
@@ -157,19 +131,28 @@ func (s *server) takeSlots(ctx context.Context, alone bool) (n int, err error) {
 	return n, s.slots.acquire(ctx, n)
 }
 
-// begin starts a call for each Batch of deliveries, and returns how many slots they hold.
-func (s *server) begin(deliveries []bus.Delivery) (calls int) {
+// begin starts a call for each Batch of deliveries, and releases those of the slots that these do not need. False: the
+// phase is not held any more, and nothing has begun.
+func (s *server) begin(deliveries []taken, slots int) bool {
+	if !s.holds.begin() {
+		return false
+	}
+	defer s.holds.end()
+	calls := 0
 	for len(deliveries) > 0 {
 		n := min(len(deliveries), s.Batch)
 		batch := deliveries[:n:n]
 		deliveries = deliveries[n:]
 		calls++
+		s.holds.call()
 		s.calls.Go(func() {
 			defer s.slots.release(1)
+			defer s.holds.end()
 			s.run(batch)
 		})
 	}
-	return calls
+	s.slots.release(slots - calls)
+	return true
 }
 
 // backoff is how long to wait after the n-th failure in a row.

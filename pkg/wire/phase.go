@@ -248,11 +248,12 @@ func countsToProto(c phase.Counts) *statev1.PhaseCounts {
 	if c == (phase.Counts{}) {
 		return nil
 	}
-	return &statev1.PhaseCounts{Calls: c.Calls, Resources: c.Resources, Completed: c.Completed, Failed: c.Failed, Pending: c.Pending}
+	return &statev1.PhaseCounts{Calls: c.Calls, Resources: c.Resources, Completed: c.Completed, Failed: c.Failed, Pending: c.Pending, Exceeded: c.Exceeded}
 }
 
 func countsFromProto(m *statev1.PhaseCounts) phase.Counts {
 	return phase.Counts{
 		Calls: m.GetCalls(), Resources: m.GetResources(), Completed: m.GetCompleted(), Failed: m.GetFailed(), Pending: m.GetPending(),
+		Exceeded: m.GetExceeded(),
 	}
 }

@@ -79,19 +79,20 @@ type Counts struct {
 	Completed uint64
 	Failed    uint64
 	Pending   uint64 // to be called again
+	Exceeded  uint64 // calls that were ended since they had passed their limit
 }
 
 func (c Counts) minus(o Counts) Counts {
 	return Counts{
 		Calls: c.Calls - o.Calls, Resources: c.Resources - o.Resources,
-		Completed: c.Completed - o.Completed, Failed: c.Failed - o.Failed, Pending: c.Pending - o.Pending,
+		Completed: c.Completed - o.Completed, Failed: c.Failed - o.Failed, Pending: c.Pending - o.Pending, Exceeded: c.Exceeded - o.Exceeded,
 	}
 }
 
 func (c Counts) plus(o Counts) Counts {
 	return Counts{
 		Calls: c.Calls + o.Calls, Resources: c.Resources + o.Resources,
-		Completed: c.Completed + o.Completed, Failed: c.Failed + o.Failed, Pending: c.Pending + o.Pending,
+		Completed: c.Completed + o.Completed, Failed: c.Failed + o.Failed, Pending: c.Pending + o.Pending, Exceeded: c.Exceeded + o.Exceeded,
 	}
 }
 
@@ -99,7 +100,7 @@ func (c Counts) plus(o Counts) Counts {
 func (c Counts) most(o Counts) Counts {
 	return Counts{
 		Calls: max(c.Calls, o.Calls), Resources: max(c.Resources, o.Resources),
-		Completed: max(c.Completed, o.Completed), Failed: max(c.Failed, o.Failed), Pending: max(c.Pending, o.Pending),
+		Completed: max(c.Completed, o.Completed), Failed: max(c.Failed, o.Failed), Pending: max(c.Pending, o.Pending), Exceeded: max(c.Exceeded, o.Exceeded),
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
 // Event is what a state listener is told (seed 003, "State Listeners": StateEvent).
@@ -33,10 +35,9 @@ func (p *Program) OnStateTransition(ctx context.Context, e *Event) error {
 		Function: FunctionOnStateTransition, Project: e.Project, Type: e.Type, State: e.State, Cluster: &e.Cluster,
 		Resources: make([]json.RawMessage, len(e.Resources)),
 	}
-	names := make([]string, len(e.Resources))
+	keys := make([]resource.Key, len(e.Resources))
 	for i := range e.Resources {
 		r := &e.Resources[i]
-		names[i] = r.Name
 		line := resourceLine{
 			Name: r.Name, Kind: e.Type, UID: r.UID, Cluster: r.Cluster, State: r.State, Target: r.Target, WasDeployed: r.WasDeployed,
 			Labels: r.Labels, Spec: r.Spec, Attributes: jsonOf(r.Attributes),
@@ -51,14 +52,14 @@ func (p *Program) OnStateTransition(ctx context.Context, e *Event) error {
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", r.Name, err)
 		}
-		c.Resources[i] = body
+		c.Resources[i], keys[i] = body, resource.Key{Project: e.Project, Kind: e.Type, Name: r.Name}
 	}
 	request, err := c.line()
 	if err != nil {
 		return err
 	}
 	vars := []string{"DROVER_PROJECT=" + e.Project, "DROVER_KIND=" + e.Type, "DROVER_STATE=" + e.State, "DROVER_CLUSTER=" + e.Cluster}
-	return p.call(ctx, request, names, vars, nil, func(a *Answer) error {
+	return p.call(ctx, request, keys, vars, nil, func(a *Answer) error {
 		switch {
 		case a.Outcome != "" || a.Attributes != nil || a.Data != nil || a.Outputs != nil:
 			return fmt.Errorf("%w: a listener decides nothing and changes nothing: it may log", ErrAnswer)

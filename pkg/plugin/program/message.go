@@ -36,7 +36,7 @@ type callLine struct {
 	Function string `json:"function"`
 	Project  string `json:"project"`
 	// Of handle:
-	Kind  string `json:"kind,omitempty"`
+	Kind  string `json:"kind,omitempty"` // where all resources are of one
 	Phase string `json:"phase,omitempty"`
 	// Of onStateTransition:
 	Type    string  `json:"type,omitempty"`
@@ -71,6 +71,7 @@ type resourceLine struct {
 // Answer is one line that a program may write.
 type Answer struct {
 	Resources []string // whom it is about
+	Kind      string   // of these; empty: no other kind of the call has a resource of the name
 	Outcome   string   // "", "completed", "failed" or "pending"
 	Message   string
 	Retryable bool          // of failed
@@ -101,6 +102,7 @@ func DecodeAnswer(line []byte) (Answer, error) {
 	var j struct {
 		Resource   *string                    `json:"resource"`
 		Resources  []string                   `json:"resources"`
+		Kind       *string                    `json:"kind"`
 		Outcome    string                     `json:"outcome"`
 		Message    string                     `json:"message"`
 		Retryable  bool                       `json:"retryable"`
@@ -124,6 +126,11 @@ func DecodeAnswer(line []byte) (Answer, error) {
 			return Answer{}, fmt.Errorf("%w: resource and resources exclude each other", ErrAnswer)
 		}
 		a.Resources = []string{*j.Resource}
+	}
+	if j.Kind != nil {
+		if a.Kind = *j.Kind; a.Kind == "" || a.Resources == nil {
+			return Answer{}, fmt.Errorf("%w: kind is empty, or without a resource", ErrAnswer)
+		}
 	}
 	if j.Error != nil {
 		if a.Err = *j.Error; a.Err == "" {

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/plugin"
 )
 
@@ -16,7 +18,7 @@ const releaseAfter = time.Second
 // Handle is a plugin.Handler: it calls the program with a batch, in one call, or in several, one after another, where the
 // batch is larger than Options.CallBytes. Specs are loaded call by call, so that it holds those of one.
 func (p *Program) Handle(ctx context.Context, b *plugin.Batch) error {
-	seen := map[string]bool{}
+	seen := map[resource.Key]bool{}
 	for rest := b.Resources(); len(rest) > 0; {
 		c, taken, err := p.gather(ctx, b, rest, seen)
 		if err != nil {
@@ -36,17 +38,17 @@ func (p *Program) Handle(ctx context.Context, b *plugin.Batch) error {
 // phaseCall is one call of a phase.
 type phaseCall struct {
 	resources []*plugin.Resource
-	names     []string
+	keys      []resource.Key
 	lines     []json.RawMessage
 	bytes     int
 }
 
 // gather makes the next call: of as many resources as fit, and of the first whatever its size. taken is how many it has
-// looked at; those that cannot be called now are given back. seen are the names that were called before.
-func (p *Program) gather(ctx context.Context, b *plugin.Batch, rs []*plugin.Resource, seen map[string]bool) (c *phaseCall, taken int, err error) {
+// looked at; those that cannot be called now are given back. seen are those that were called before.
+func (p *Program) gather(ctx context.Context, b *plugin.Batch, rs []*plugin.Resource, seen map[resource.Key]bool) (c *phaseCall, taken int, err error) {
 	c = &phaseCall{bytes: envelopeBytes}
 	for _, r := range rs {
-		name := r.Key().Name
+		key := r.Key()
 		if errors.Is(context.Cause(r.Context()), plugin.ErrCanceled) {
 			taken++ // while others were called: nothing was done for it
 			continue
@@ -60,7 +62,7 @@ func (p *Program) gather(ctx context.Context, b *plugin.Batch, rs []*plugin.Reso
 				b.Release(r, releaseAfter)
 			}
 			return c, len(rs), nil
-		case err != nil || seen[name]:
+		case err != nil || seen[key]:
 			// A spec that is gone is of a resource that is gone, or soon of another one of its name: the next delivery knows.
 			b.Release(r, releaseAfter)
 			taken++
@@ -74,8 +76,8 @@ func (p *Program) gather(ctx context.Context, b *plugin.Batch, rs []*plugin.Reso
 			break
 		}
 		taken++
-		seen[name] = true
-		c.resources, c.names, c.lines = append(c.resources, r), append(c.names, name), append(c.lines, body)
+		seen[key] = true
+		c.resources, c.keys, c.lines = append(c.resources, r), append(c.keys, key), append(c.lines, body)
 		c.bytes += len(body) + 1
 	}
 	return c, taken, nil
@@ -103,27 +105,28 @@ func lineOf(ctx context.Context, r *plugin.Resource) (resourceLine, error) {
 
 // handle makes one call. An exception fails what was not decided before it; an error that it returns fails nothing.
 func (p *Program) handle(ctx context.Context, b *plugin.Batch, c *phaseCall) error {
-	first := c.resources[0]
-	byName := make(map[string]*plugin.Resource, len(c.names))
-	for i, r := range c.resources {
-		byName[c.names[i]] = r
+	first := c.resources[0].Key()
+	kind := first.Kind
+	if slices.ContainsFunc(c.keys, func(k resource.Key) bool { return k.Kind != kind }) {
+		kind = "" // each resource says its own
 	}
-	key := first.Key()
+	phase := c.resources[0].Phase()
 	request, err := (&callLine{
-		Function: FunctionHandle, Project: key.Project, Kind: key.Kind, Phase: first.Phase(), Resources: c.lines,
+		Function: FunctionHandle, Project: first.Project, Kind: kind, Phase: phase, Resources: c.lines,
 	}).line()
 	if err != nil {
 		return err
 	}
-	vars := []string{"DROVER_PROJECT=" + key.Project, "DROVER_KIND=" + key.Kind, "DROVER_PHASE=" + first.Phase()}
+	named := named(c.resources)
+	vars := []string{"DROVER_PROJECT=" + first.Project, "DROVER_KIND=" + kind, "DROVER_PHASE=" + phase}
 	calling, stop := context.WithCancel(ctx)
 	defer stop()
 	decided := map[*plugin.Resource]bool{}
-	err = p.call(ctx, request, c.names, vars, unwanted(calling, c.resources), func(a *Answer) error {
+	err = p.call(ctx, request, c.keys, vars, unwanted(calling, c.resources), func(a *Answer) error {
 		for _, name := range a.Resources {
-			r := byName[name]
-			if r == nil {
-				return fmt.Errorf("%w: no resource of this name is in the call: %.80q", ErrAnswer, name)
+			r, err := named.find(a.Kind, name)
+			if err != nil {
+				return err
 			}
 			if err := set(r, a); err != nil {
 				return err
@@ -152,12 +155,46 @@ func (p *Program) handle(ctx context.Context, b *plugin.Batch, c *phaseCall) err
 	case ctx.Err() != nil, errors.Is(err, errStopping):
 		return err
 	}
+	var exceeded *limitError
+	if errors.As(err, &exceeded) {
+		b.Exceeded()
+	}
 	for _, r := range c.resources {
 		if !decided[r] {
 			b.Failed(r, err.Error())
 		}
 	}
 	return nil
+}
+
+// byName are the resources of a call by their names, which several kinds may have.
+type byName map[string][]*plugin.Resource
+
+func named(rs []*plugin.Resource) byName {
+	m := make(byName, len(rs))
+	for _, r := range rs {
+		name := r.Key().Name
+		m[name] = append(m[name], r)
+	}
+	return m
+}
+
+// find is the one resource that an answer speaks of. kind may be empty.
+func (m byName) find(kind, name string) (*plugin.Resource, error) {
+	var found *plugin.Resource
+	for _, r := range m[name] {
+		switch {
+		case kind != "" && r.Key().Kind != kind:
+		case found != nil:
+			return nil, fmt.Errorf("%w: several kinds have a resource of this name, and kind is missing: %.80q", ErrAnswer, name)
+		default:
+			found = r
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%w: no resource of this name is in the call: %.80q", ErrAnswer, name)
+	}
+	return found, nil
 }
 
 // set keeps what an answer sets, and prints what it logs.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/plugin"
 	"github.com/droverproject/drover/pkg/process"
 )
@@ -130,6 +131,16 @@ var (
 	errDismiss = errors.New("the program is no longer needed")
 )
 
+// limitError is the exception of a call that lasted longer than CallTimeout.
+type limitError struct {
+	limit time.Duration
+	tail  string // what the program said last
+}
+
+func (e *limitError) Error() string {
+	return fmt.Sprintf("the call lasted longer than its limit of %s, and its process group was ended%s", e.limit, e.tail)
+}
+
 // child is one process of the program.
 type child struct {
 	stdin  *os.File
@@ -239,7 +250,7 @@ func (p *Program) giveBack(c *child) {
 
 // call carries out one call: it writes the request and hands each answer to each, until the call has ended. The error is
 // the exception; or errUnwanted once unwanted is closed, errStopping, or ctx's cause.
-func (p *Program) call(ctx context.Context, request []byte, names []string, vars []string, unwanted <-chan struct{}, each func(*Answer) error) error {
+func (p *Program) call(ctx context.Context, request []byte, about []resource.Key, vars []string, unwanted <-chan struct{}, each func(*Answer) error) error {
 	env := p.o.Env
 	if !p.o.Resident {
 		folder, err := os.MkdirTemp("", "drover-plugin-")
@@ -247,11 +258,14 @@ func (p *Program) call(ctx context.Context, request []byte, names []string, vars
 			return fmt.Errorf("a folder for the call: %w", err)
 		}
 		defer os.RemoveAll(folder) //nolint:errcheck // what is left is in the system's folder for such
-		file := filepath.Join(folder, "names")
-		if err := os.WriteFile(file, []byte(lines(names)), 0o600); err != nil {
+		names, kinds := filepath.Join(folder, "names"), filepath.Join(folder, "kinds")
+		if err := errors.Join(
+			os.WriteFile(names, lines(about, func(k resource.Key) string { return k.Name }), 0o600),
+			os.WriteFile(kinds, lines(about, func(k resource.Key) string { return k.Kind }), 0o600),
+		); err != nil {
 			return fmt.Errorf("a file for the call: %w", err)
 		}
-		env = append(append(slices.Clip(env), vars...), "DROVER_NAMES_FILE="+file)
+		env = append(append(slices.Clip(env), vars...), "DROVER_NAMES_FILE="+names, "DROVER_KINDS_FILE="+kinds)
 	}
 	for {
 		c, err := p.take(env)
@@ -293,13 +307,14 @@ func (p *Program) callChild(ctx context.Context, c *child, request []byte, unwan
 	return errors.Is(err, errEnded) && errors.Is(refused, syscall.EPIPE) && r.count == 0, err
 }
 
-func lines(names []string) string {
-	var b strings.Builder
-	for _, name := range names {
-		b.WriteString(name)
+// lines is what is said of each resource, a line each.
+func lines(about []resource.Key, say func(resource.Key) string) []byte {
+	var b bytes.Buffer
+	for i := range about {
+		b.WriteString(say(about[i]))
 		b.WriteByte('\n')
 	}
-	return b.String()
+	return b.Bytes()
 }
 
 // reading is the answers of one call.
@@ -336,7 +351,7 @@ func (r *reading) until(ctx context.Context, unwanted <-chan struct{}) error {
 			return r.gone()
 		case <-limit.C:
 			r.c.end(errLimit)
-			return fmt.Errorf("the call lasted longer than its limit of %s, and its process group was ended%s", r.p.o.CallTimeout, r.c.tail.String())
+			return &limitError{limit: r.p.o.CallTimeout, tail: r.c.tail.String()}
 		case <-unwanted:
 			r.c.end(errUnwanted)
 			return errUnwanted

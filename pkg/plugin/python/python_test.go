@@ -92,11 +92,11 @@ def handle(handler):
     handler.log(c, "line")
 `, call("a", "b", "c"), call("a", "b", "c"))
 	one := []string{
-		`{"outcome": "completed", "attributes": {"Id": "5", "Both": null}, "data": {"Step": 2}, "resource": "a"}`,
-		`{"outcome": "failed", "message": "broken", "retryable": true, "resource": "b"}`,
-		`{"outcome": "pending", "message": "later", "delay": "1500ms", "resource": "c"}`,
-		`{"resource": "c", "log": "line"}`,
-		`{"attributes": {"Late": 1}, "resource": "a"}`,
+		`{"outcome": "completed", "attributes": {"Id": "5", "Both": null}, "data": {"Step": 2}, "resource": "a", "kind": "node"}`,
+		`{"outcome": "failed", "message": "broken", "retryable": true, "resource": "b", "kind": "node"}`,
+		`{"outcome": "pending", "message": "later", "delay": "1500ms", "resource": "c", "kind": "node"}`,
+		`{"resource": "c", "kind": "node", "log": "line"}`,
+		`{"attributes": {"Late": 1}, "resource": "a", "kind": "node"}`,
 		`{"end": true}`,
 	}
 	require.Equal(t, one, got[:6], stderr)
@@ -120,9 +120,9 @@ def handle(handler):
     raise ValueError("no cloud")
 `, call("a"), call("exit"), call("silent"), strings.Replace(call("a"), `"handle"`, `"onStateTransition"`, 1))
 	require.Equal(t, []string{
-		`{"attributes": {"Kept": "yes"}, "resource": "a"}`, `{"error": "no cloud"}`, `{"end": true}`,
-		`{"attributes": {"Kept": "yes"}, "resource": "exit"}`, `{"error": "over"}`, `{"end": true}`,
-		`{"attributes": {"Kept": "yes"}, "resource": "silent"}`, `{"error": "Silent"}`, `{"end": true}`,
+		`{"attributes": {"Kept": "yes"}, "resource": "a", "kind": "node"}`, `{"error": "no cloud"}`, `{"end": true}`,
+		`{"attributes": {"Kept": "yes"}, "resource": "exit", "kind": "node"}`, `{"error": "over"}`, `{"end": true}`,
+		`{"attributes": {"Kept": "yes"}, "resource": "silent", "kind": "node"}`, `{"error": "Silent"}`, `{"end": true}`,
 		`{"error": "the module has no function onStateTransition"}`, `{"end": true}`,
 	}, got)
 	require.Contains(t, stderr, "ValueError: no cloud")

@@ -180,7 +180,7 @@ class Handler(object):
 
     def log(self, resource, text):
         """Prints to the resource's output (drover logs)."""
-        self._answer({"resource": self._own(resource).getName(), "log": str(text)})
+        self._answer({"resource": self._own(resource).getName(), "kind": resource._line["kind"], "log": str(text)})
 
     def _own(self, resource):
         if id(resource) not in self._own_ids:
@@ -199,7 +199,7 @@ class Handler(object):
         if data:
             answer["data"] = data
         if answer:
-            answer["resource"] = resource.getName()
+            answer["resource"], answer["kind"] = resource.getName(), resource._line["kind"]
             self._answer(answer)
 
     def _saveAll(self):

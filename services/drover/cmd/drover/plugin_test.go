@@ -48,11 +48,19 @@ const workAckWait = 2 * time.Second
 // newStage is a house for plugins: a server and the services that they meet, with another workAckWait.
 func newStage(t *testing.T) *house {
 	t.Helper()
-	server, err := natsd.Start(natsd.Options{StoreDir: t.TempDir(), Port: -1})
+	h, stop := openStage(t, t.TempDir())
+	t.Cleanup(stop)
+	return h
+}
+
+// openStage is newStage on a folder. What is in it stays when it is stopped.
+func openStage(t *testing.T, dir string) (h *house, stop func()) {
+	t.Helper()
+	server, err := natsd.Start(natsd.Options{StoreDir: dir, Port: -1})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 		require.NoError(t, server.Shutdown())
@@ -78,7 +86,7 @@ func newStage(t *testing.T) *house {
 		})
 		require.Eventually(t, func() bool { return h.Ready(ctx) == nil }, 20*time.Second, 5*time.Millisecond, s.name)
 	}
-	return &house{t: t, at: up.Addresses{NATS: server.ClientURL()}}
+	return &house{t: t, at: up.Addresses{NATS: server.ClientURL()}}, stop
 }
 
 // worker is a `drover plugin` in a process of its own.
@@ -375,6 +383,7 @@ echo '{"resource": "silent", "attributes": {"kept": 2}}'
 		h.run(cli.ExitOK, "start", "box/completed")
 		h.run(cli.ExitOK, "retry", "box/failed", "box/pending", "box/silent")
 	}
+	require.Contains(t, h.run(cli.ExitOK, "phases", "box/host-file"), "; 1 calls were ended past their limit")
 }
 
 // nodeKind is the kind of examples/phases, in which a person has said one thing of a phase before its plugin came.
@@ -418,7 +427,7 @@ esac
 `)
 	env := []string{path, "ACME_URL=" + server.URL}
 	h.apply(nodeKind + nodes("web-1", "web-2.example.com") +
-		"---\n{apiVersion: drover/v1, kind: Cloud.Node, metadata: {name: stranger}, spec: {Provider: other}}\n")
+		"---\n{apiVersion: drover/v1, kind: Cloud.Node, metadata: {name: stranger, cluster: c1}, spec: {Provider: other}}\n")
 	transitions := filepath.Join(t.TempDir(), "transitions")
 	// All at once, the dependants first: each adds its phase to the blueprint, and none is lost.
 	var workers []*worker
@@ -479,8 +488,9 @@ esac
 	// The listener was told of each.
 	require.Eventually(t, func() bool {
 		told, err := os.ReadFile(transitions)
-		return err == nil && strings.Count(string(told), "Cloud.Node Configuration  ") == 3 && strings.Count(string(told), "Cloud.Node Started  ") == 2 &&
-			strings.Contains(string(told), "Cloud.Node Started  web-2.example.com\n")
+		return err == nil && strings.Count(string(told), "Cloud.Node Configuration  ") == 2 && strings.Count(string(told), "Cloud.Node Started  ") == 1 &&
+			strings.Contains(string(told), "Cloud.Node Started  web-2.example.com\n") && strings.Contains(string(told), "Cloud.Node Configuration c1 stranger\n") &&
+			strings.Contains(string(told), "Cloud.Node Started c1 stranger\n")
 	}, 20*time.Second, 50*time.Millisecond)
 
 	acme.mu.Lock()
@@ -515,6 +525,140 @@ func TestPluginInBulk(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(remote, "mended"), nil, 0o600))
 	h.run(cli.ExitOK, "retry", "--all", "box", "--wait")
 	require.FileExists(t, filepath.Join(remote, "b"))
+}
+
+// TestPluginsGoOnAfterARestart: what slept and what ran when all of it was ended goes on when it is back, with what the plugin
+// has kept (seed 003: "If CycleCloud is restarted, this plugin will resume where it left off").
+func TestPluginsGoOnAfterARestart(t *testing.T) {
+	t.Parallel()
+	store, dir := t.TempDir(), t.TempDir()
+	h, stop := openStage(t, store)
+	t.Cleanup(func() { stop() })
+	h.apply(`
+apiVersion: drover/v1
+kind: Blueprint
+metadata: {name: Cloud.Node}
+spec:
+  lifecycle: node
+  states: [Example.Config]
+  phases:
+  - {name: Phase.2, states: [Example.Config], interval: 2s, executor: {plugin: {}}}
+  - {name: Phase.3, states: [Example.Config], executor: {plugin: {}}}
+---
+{apiVersion: drover/v1, kind: Cloud.Node, metadata: {name: Node1}}
+`)
+	// Phase.2 begins an operation once, and asks after it. Phase.3 is in the middle of its call.
+	operation := []string{"exec", "--phase", "Cloud.Node/Phase.2", "--", "sh", "-c", `read -r call
+case "$call" in
+*'"OperationId":"abc123"'*) echo asked >> asked ;;
+*) echo begun >> begun; echo '{"resource": "Node1", "data": {"OperationId": "abc123"}}' ;;
+esac
+if test -e over; then echo '{"resource": "Node1", "outcome": "completed"}'
+else echo '{"resource": "Node1", "outcome": "pending", "message": "Performing operation 2"}'; fi`}
+	long := []string{"exec", "--phase", "Cloud.Node/Phase.3", "--", "sh", "-c", `echo $$ > pid; while ! test -e over; do sleep 0.05; done; echo '{"resource": "Node1", "outcome": "completed"}'`}
+	workers := []*worker{h.plugin(dir, nil, operation...), h.plugin(dir, nil, long...)}
+	h.run(cli.ExitOK, "start", "Cloud.Node/Node1")
+	awaitFile(t, filepath.Join(dir, "asked"))
+	awaitFile(t, filepath.Join(dir, "pid"))
+	h.become("Cloud.Node/Node1", "Phase.3", "Running")
+	p := h.become("Cloud.Node/Node1", "Phase.2", "Sleeping")
+	require.Equal(t, "abc123", p.Data["OperationId"])
+	for _, w := range workers {
+		w.kill()
+	}
+	stop()
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "asked")))
+	require.NoError(t, os.Remove(filepath.Join(dir, "pid")))
+	h, stop = openStage(t, store)
+	p = h.phase("Cloud.Node/Node1", "Phase.2")
+	require.Equal(t, []any{"Sleeping", "Performing operation 2", "abc123"}, []any{p.Status, p.Message, p.Data["OperationId"]})
+	h.plugin(dir, nil, operation...)
+	h.plugin(dir, nil, long...)
+	awaitFile(t, filepath.Join(dir, "asked"))
+	awaitFile(t, filepath.Join(dir, "pid"))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "over"), nil, 0o600))
+	h.run(cli.ExitOK, "wait", "Cloud.Node/Node1", "--for", "state=Started")
+	for _, name := range []string{"Phase.2", "Phase.3"} {
+		require.Equal(t, 1, h.phase("Cloud.Node/Node1", name).Attempt, "nothing has failed")
+	}
+	begun, err := os.ReadFile(filepath.Join(dir, "begun"))
+	require.NoError(t, err)
+	require.Equal(t, "begun\n", string(begun), "the operation was begun once")
+}
+
+// TestPluginOfAnEarlierBlueprint: a job goes on with the blueprint that it pinned, also with a phase that the present one has
+// no more.
+func TestPluginOfAnEarlierBlueprint(t *testing.T) {
+	t.Parallel()
+	h := newStage(t)
+	h.apply(boxKind + boxes("a"))
+	h.run(cli.ExitOK, "start", "box/a")
+	h.become("box/a", "host-file", "Waiting")
+	h.apply(strings.ReplaceAll(boxKind, "host-file", "other") + boxes("b"))
+	h.plugin(t.TempDir(), nil, "exec", "--phase", "box/host-file", "--", "sh", "-c", `echo '{"resource": "a", "outcome": "completed"}'`)
+	h.run(cli.ExitOK, "wait", "box/a", "--for", "state=Started", "--timeout", "40s")
+}
+
+// TestPluginOfSeveralKinds: one call has the resources of all its kinds, of which two may have the same name.
+func TestPluginOfSeveralKinds(t *testing.T) {
+	t.Parallel()
+	needsPython(t)
+	h, dir := newStage(t), t.TempDir()
+	const disk = "\n{apiVersion: drover/v1, kind: disk, metadata: {name: %s}}\n---"
+	h.apply(boxKind + strings.Replace(boxKind, "name: box", "name: disk", 1) + boxes("a", "b") + "---" + fmt.Sprintf(disk, "a") + fmt.Sprintf(disk, "c"))
+	all := []string{"box/a", "box/b", "disk/a", "disk/c"}
+	wait := func() {
+		for _, name := range all {
+			h.become(name, "host-file", "Waiting") // before the worker is there, so that all are in one call
+		}
+	}
+	h.run(cli.ExitOK, "start", "--all", "box")
+	h.run(cli.ExitOK, "start", "--all", "disk")
+	wait()
+	exec := []string{"exec", "--phase", "box/host-file", "--phase", "disk/host-file"}
+	// In shell, names and kinds are in two files. Who does not say the kind of a name that two have is misunderstood.
+	w := h.plugin(dir, nil, append(exec, "--", "sh", "-c", `paste "$DROVER_KINDS_FILE" "$DROVER_NAMES_FILE" | sort | tr '\t\n' '/ ' >> calls; echo "kind=$DROVER_KIND" >> calls
+echo '{"resource": "a", "kind": "box", "outcome": "failed", "message": "own reason"}'
+echo '{"resource": "c", "outcome": "completed"}'
+echo '{"resource": "a", "outcome": "completed"}'`)...)
+	require.Equal(t, "own reason", h.become("box/a", "host-file", "Failed").Message)
+	require.Contains(t, h.become("disk/a", "host-file", "Failed").Message, "several kinds have a resource of this name, and kind is missing")
+	h.become("box/b", "host-file", "Failed")
+	h.run(cli.ExitOK, "wait", "disk/c", "--for", "state=Started")
+	calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+	require.NoError(t, err)
+	require.Equal(t, "box/a box/b disk/a disk/c kind=\n", string(calls))
+	w.stop()
+
+	h.run(cli.ExitOK, "terminate", "disk/c", "--wait")
+	h.run(cli.ExitOK, "start", "disk/c")
+	h.run(cli.ExitOK, "retry", "box/a", "box/b", "disk/a")
+	wait()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "several.py"), []byte(`
+def handle(handler):
+    print("call:", *sorted(r.getAsString("Type") + "/" + r.getAsString("Name") for r in handler.getResources()))
+    for r in handler.getResources():
+        if r.getAsString("Type") == "box" and r.getAsString("Name") == "a":
+            handler.setFailed(r, "not this one")
+        else:
+            handler.setCompleted(r)
+`), 0o600))
+	w = h.plugin(dir, nil, append(exec, "--python", "several.py")...)
+	require.Equal(t, "not this one", h.become("box/a", "host-file", "Failed").Message)
+	h.run(cli.ExitOK, "wait", "--all", "disk", "--for", "state=Started")
+	h.run(cli.ExitOK, "wait", "box/b", "--for", "state=Started")
+	require.Contains(t, w.said.String(), "call: box/a box/b disk/a disk/c\n")
+	w.stop()
+	require.Regexp(t, `box/host-file +plugin +Inactive`, h.run(cli.ExitOK, "phases"))
+
+	// One definition makes a phase of each kind.
+	definition := filepath.Join(dir, "both.txt")
+	require.NoError(t, os.WriteFile(definition, []byte("HandlesStates = [Configuration]\nResourceType = box, disk\nPhaseName = Both\nPhase.Dependencies = host-file\n"), 0o600))
+	require.Equal(t, "phase box/Both  added\nphase disk/Both  added\n", h.run(cli.ExitOK, "plugin", "announce", "--definition", definition))
+	require.NoError(t, os.WriteFile(definition, []byte("HandlesStates = Started\nResourceType = box\nPhaseName = Late\n"), 0o600))
+	h.run(cli.ExitError, "plugin", "announce", "--definition", definition) // nothing is done in the state that is the target
+	h.run(cli.ExitUsage, "plugin", "announce", "--definition", definition, "--definition", definition)
 }
 
 // cloud is the Acme cloud.

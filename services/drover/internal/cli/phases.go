@@ -297,6 +297,7 @@ type phaseCounts struct {
 	Completed uint64 `json:"completed"`
 	Failed    uint64 `json:"failed"`
 	Pending   uint64 `json:"pending"`
+	Exceeded  uint64 `json:"exceeded"`
 }
 
 func (p *phaseEntry) report() phaseReport {
@@ -383,8 +384,12 @@ func (a *App) writePhase(w io.Writer, p *phaseEntry) error {
 		t.Row(a.paint.Bold("Last call"), moment(now, r.LastCallAt))
 		t.Row(a.paint.Bold("Next wake"), moment(now, r.WakeAt))
 		c := r.Counts()
-		t.Row(a.paint.Bold("Done"), fmt.Sprintf("%d calls with %d resources: %d completed, %d failed, %d to be called again",
-			c.Calls, c.Resources, c.Completed, c.Failed, c.Pending))
+		done := fmt.Sprintf("%d calls with %d resources: %d completed, %d failed, %d to be called again",
+			c.Calls, c.Resources, c.Completed, c.Failed, c.Pending)
+		if c.Exceeded > 0 {
+			done += fmt.Sprintf("; %d calls were ended past their limit", c.Exceeded)
+		}
+		t.Row(a.paint.Bold("Done"), done)
 	}
 	s.table(t, "")
 	s.heading("Held by")

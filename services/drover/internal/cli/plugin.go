@@ -73,6 +73,8 @@ What it neither completes nor fails is called again after the phase's interval. 
 is not understood and a call that passes --call-timeout fail the resources of the call, but for those that were completed
 before. When this process is killed, nothing fails: the work is handed out again.
 
+A phase of the same name of several kinds is one phase: a call has the resources of all of them.
+
 A definition file says which phase it is, in the form of CycleCloud; the phase is then added to the blueprints of its
 kinds. One with ResourceStateListener makes a state listener, which is told when resources reach a state. The user that
 this process connects as needs the rights of DROVER_PLUGIN.`,
@@ -215,6 +217,19 @@ func (a *App) worker(ctx context.Context) (bus.Bus, error) {
 	return b, nil
 }
 
+// byPhase puts together the kinds that have a phase of the same name, which are called together.
+func byPhase(phases []bus.Phase) (together [][]bus.Phase) {
+	for _, phase := range phases {
+		i := slices.IndexFunc(together, func(of []bus.Phase) bool { return of[0].Phase == phase.Phase })
+		if i < 0 {
+			together = append(together, nil)
+			i = len(together) - 1
+		}
+		together[i] = append(together[i], phase)
+	}
+	return together
+}
+
 // checkEvery is how soon a call that is canceled ends.
 const checkEvery = 2 * time.Second
 
@@ -234,9 +249,13 @@ func (p *pluginExec) serve(ctx context.Context, b bus.Bus, d *duties, caller *pr
 			}
 		})
 	}
-	for _, phase := range d.phases {
-		do("phase "+phase.Phase+" of kind "+phase.Kind, func() error {
-			return plugin.Serve(ctx, b, phase, plugin.Options{
+	for _, phases := range byPhase(d.phases) {
+		var kinds []string
+		for _, phase := range phases {
+			kinds = append(kinds, phase.Kind)
+		}
+		do("phase "+phases[0].Phase+" of kind "+strings.Join(kinds, ", "), func() error {
+			return plugin.ServeKinds(ctx, b, phases, plugin.Options{
 				Batch: p.batch, BatchBytes: min(max(p.bytes, plugin.BatchBytesMin), plugin.BatchBytesMax), Concurrency: p.parallel, StopGrace: grace, CheckEvery: checkEvery, Log: p.log,
 			}, caller.Handle)
 		})

@@ -104,6 +104,9 @@ func (a *App) duties(phases, files []string) (*duties, error) {
 		}
 		if p := defined.Phase; p != nil {
 			for _, kind := range p.Kinds {
+				if slices.ContainsFunc(d.defined, func(o definedPhase) bool { return o.kind == kind && o.Name == p.Name }) {
+					return nil, usage("--definition: two files define the phase %q of kind %q; its name must be unique", p.Name, kind)
+				}
 				d.defined = append(d.defined, definedPhase{kind, p})
 				d.add(bus.Phase{Project: a.project, Kind: kind, Phase: p.Name})
 			}

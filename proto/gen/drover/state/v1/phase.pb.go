@@ -314,7 +314,9 @@ type PhaseCounts struct {
 	// Resources that it failed.
 	Failed uint64 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Resources that are to be called again.
-	Pending       uint64 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending uint64 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Calls that were ended since they had passed their limit; among calls.
+	Exceeded      uint64 `protobuf:"varint,6,opt,name=exceeded,proto3" json:"exceeded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +386,13 @@ func (x *PhaseCounts) GetPending() uint64 {
 	return 0
 }
 
+func (x *PhaseCounts) GetExceeded() uint64 {
+	if x != nil {
+		return x.Exceeded
+	}
+	return 0
+}
+
 var File_drover_state_v1_phase_proto protoreflect.FileDescriptor
 
 const file_drover_state_v1_phase_proto_rawDesc = "" +
@@ -408,13 +417,14 @@ const file_drover_state_v1_phase_proto_rawDesc = "" +
 	"\x03out\x18\x03 \x01(\rR\x03out\x12\x1c\n" +
 	"\tcanceling\x18\x04 \x01(\rR\tcanceling\x120\n" +
 	"\x04base\x18\x05 \x01(\v2\x1c.drover.state.v1.PhaseCountsR\x04base\x124\n" +
-	"\x06counts\x18\x06 \x01(\v2\x1c.drover.state.v1.PhaseCountsR\x06counts\"\x91\x01\n" +
+	"\x06counts\x18\x06 \x01(\v2\x1c.drover.state.v1.PhaseCountsR\x06counts\"\xad\x01\n" +
 	"\vPhaseCounts\x12\x14\n" +
 	"\x05calls\x18\x01 \x01(\x04R\x05calls\x12\x1c\n" +
 	"\tresources\x18\x02 \x01(\x04R\tresources\x12\x1c\n" +
 	"\tcompleted\x18\x03 \x01(\x04R\tcompleted\x12\x16\n" +
 	"\x06failed\x18\x04 \x01(\x04R\x06failed\x12\x18\n" +
-	"\apending\x18\x05 \x01(\x04R\apending*\xa3\x01\n" +
+	"\apending\x18\x05 \x01(\x04R\apending\x12\x1a\n" +
+	"\bexceeded\x18\x06 \x01(\x04R\bexceeded*\xa3\x01\n" +
 	"\rPhaseActivity\x12\x1e\n" +
 	"\x1aPHASE_ACTIVITY_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PHASE_ACTIVITY_INACTIVE\x10\x01\x12\x1a\n" +
