@@ -203,8 +203,11 @@ func recordText(s *phase.State) string {
 }
 
 // goneWithin is how long, in calm, a record may name a worker that is gone: until a sweep has seen that a clock was set back, its
-// lease, and another where an owner has taken over.
-const goneWithin = sweepTick + 2*phase.LeaseDefault + 10*time.Second
+// lease (at most the longest of a scenario), and another where an owner has taken over.
+const goneWithin = sweepTick + 2*leaseLongest + 10*time.Second
+
+// leaseLongest is the longest lease that a scenario's phases have.
+const leaseLongest = 10 * time.Second
 
 // held says what of the phases is not at rest, or "": each comes to be Inactive, and is held by nobody.
 func (c *checker) held() string {
