@@ -218,8 +218,8 @@ func (a *accepted) end(t *testing.T, ctx context.Context) {
 	jobs, err := a.door.js.KeyValue(ctx, bus.Job.Bucket())
 	require.NoError(t, err)
 	for _, id := range a.all() {
-		why := ""
 		for {
+			why := ""
 			entry, err := jobs.Get(ctx, bus.Entity{Family: bus.Job, Project: project, Name: id}.Key())
 			if err == nil {
 				e, err := wire.DecodeJob(entry.Value())

@@ -18,12 +18,6 @@ type field struct {
 	limits map[string]any // words of JSON Schema
 }
 
-// Field is what is said of a field, by its path below spec ("templates[].name", "[]" for an item). False: nothing is.
-func Field(kind, path string) (field, bool) {
-	f, ok := fields[kind][path]
-	return f, ok
-}
-
 func chars(n int) map[string]any { return map[string]any{"maxLength": n} }
 func items(n int) map[string]any { return map[string]any{"maxItems": n} }
 func names(n int) map[string]any { return map[string]any{"maxProperties": n} }
@@ -59,6 +53,7 @@ func nodeFields() map[string]field {
 	return all
 }
 
+// fields are the fields of each kind, by their paths below spec ("templates[].name"; "[]" is an item, ".*" a value).
 var fields = map[string]map[string]field{
 	"Repository": {"team": {doc: "Team that it belongs to.", limits: text()}},
 	"Bucket":     {"environment": {doc: "Environment, as in production.", limits: text()}},

@@ -183,14 +183,20 @@ func of(kind, path string, t reflect.Type) map[string]any {
 		return map[string]any{"type": "array", "items": bounded(kind, path+"[]", of(kind, path+"[]", t.Elem()))}
 	case reflect.Map:
 		return map[string]any{"type": "object", "additionalProperties": bounded(kind, path+".*", of(kind, path+".*", t.Elem()))}
+	default: // a struct
+		return ofStruct(kind, path, t)
 	}
+}
+
+// ofStruct is of, of a struct's fields.
+func ofStruct(kind, path string, t reflect.Type) map[string]any {
 	properties := map[string]any{}
 	var required []any
 	for i := range t.NumField() {
 		name := t.Field(i).Tag.Get("json")
 		at := strings.TrimPrefix(path+"."+name, ".")
 		s := bounded(kind, at, of(kind, at, t.Field(i).Type))
-		if f, _ := Field(kind, at); f.need {
+		if fields[kind][at].need {
 			required = append(required, name)
 		} else {
 			s = orNull(s)
@@ -206,7 +212,7 @@ func of(kind, path string, t reflect.Type) map[string]any {
 
 // bounded adds what is said of a field.
 func bounded(kind, path string, s map[string]any) map[string]any {
-	f, _ := Field(kind, path)
+	f := fields[kind][path]
 	if f.doc != "" {
 		s["description"] = f.doc
 	}

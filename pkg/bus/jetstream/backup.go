@@ -37,8 +37,9 @@ const (
 	streamMeta     = "backup.json"
 	streamData     = "stream.tar.s2"
 	stateEntry     = "state.json" // the first of an archive; the last has no name and no sequence
-	snapshotChunk  = 128 << 10    // bytes of a message of a snapshot, either way
+	snapshotChunk  = 64 << 10     // bytes of a message of a snapshot, either way
 	snapshotSilent = 15 * time.Second
+	copyTries      = 5 // that one stream takes, either way, before it is an error
 )
 
 // backedUp are the streams of a backup, in the order in which they are copied: a command, or a result, is either still in
@@ -147,9 +148,22 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// snapshot has the server send a stream, without its consumers. Each of its messages asks for an answer, by which the server
-// knows how fast it may go on; one without a body is the end.
+// snapshot has the server send a stream. The server gives up after 5 s in which it hears nothing: then it is asked again.
 func (b *Bus) snapshot(ctx context.Context, stream, path string) (streamBackup, error) {
+	for try := 1; ; try++ {
+		meta, err := b.snapshotOnce(ctx, stream, path)
+		if err == nil || try == copyTries || ctx.Err() != nil || errors.Is(err, bus.ErrDenied) {
+			return meta, err
+		}
+		if gone := os.Remove(path); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+			return meta, errors.Join(err, gone)
+		}
+	}
+}
+
+// snapshotOnce has the server send a stream, without its consumers. Each of its messages asks for an answer, by which the server
+// knows how fast it may go on; one without a body is the end.
+func (b *Bus) snapshotOnce(ctx context.Context, stream, path string) (streamBackup, error) {
 	inbox := b.nc.NewInbox()
 	sub, err := b.nc.SubscribeSync(inbox)
 	if err != nil {

@@ -303,6 +303,38 @@ func TestRestore(t *testing.T) {
 	})
 }
 
+// TestRestoreOfHalfABackup leaves nothing of a stream that is not whole, so that the whole one can be restored.
+func TestRestoreOfHalfABackup(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	b := open(t, s, jetstream.Options{Partitions: 4})
+	for i := range 40 {
+		_, err := b.Append(bus.Append{Entity: node(i), Body: make([]byte, 8<<10)}).Result()
+		require.NoError(t, err)
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	_, err := b.Backup(t.Context(), dir, nil)
+	require.NoError(t, err)
+	file := filepath.Join(dir, "EVENTS", "stream.tar.s2")
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, whole[:len(whole)-8], 0o600))
+
+	to := start(t)
+	c, err := jetstream.Connect(t.Context(), jetstream.Options{URL: to.ClientURL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	none := func([]byte) ([]string, error) { return nil, nil }
+	_, err = c.Restore(t.Context(), dir, none, nil)
+	require.ErrorContains(t, err, "stream EVENTS")
+	require.NoError(t, os.WriteFile(file, whole, 0o600))
+	_, err = c.Restore(t.Context(), dir, none, nil)
+	require.NoError(t, err)
+	last, err := c.Current(t.Context(), []bus.Entity{node(39)})
+	require.NoError(t, err)
+	require.Len(t, last[0].Body, 8<<10)
+}
+
 // TestRestoreRefuses what is no backup, before it makes anything.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()

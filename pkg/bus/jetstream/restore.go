@@ -35,18 +35,24 @@ const (
 // it waits for no sweep. No service may run meanwhile; one that is started all the same makes what is missing, and
 // Restore fails and says of which stream. It takes the operator's rights.
 func (b *Bus) Restore(ctx context.Context, dir string, handedOut func(event []byte) ([]string, error), each func(bus.Copied)) (bus.Restored, error) {
-	fail := func(err error) (bus.Restored, error) { return bus.Restored{}, fmt.Errorf("restore: %w", err) }
-	var out bus.Restored
+	out, err := b.restore(ctx, dir, handedOut, each)
+	if err != nil {
+		return bus.Restored{}, fmt.Errorf("restore: %w", err)
+	}
+	return out, nil
+}
+
+func (b *Bus) restore(ctx context.Context, dir string, handedOut func(event []byte) ([]string, error), each func(bus.Copied)) (out bus.Restored, err error) {
 	if err := readJSON(filepath.Join(dir, backupMeta), &out.Backup); errors.Is(err, os.ErrNotExist) {
-		return fail(fmt.Errorf("%s is no backup, or one that was not ended: %w", dir, err))
+		return out, fmt.Errorf("%s is no backup, or one that was not ended: %w", dir, err)
 	} else if err != nil {
-		return fail(err)
+		return out, err
 	}
 	if b.options.Partitions != 0 && b.options.Partitions != out.Partitions {
-		return fail(fmt.Errorf("the backup has %d partitions, which stay", out.Partitions))
+		return out, fmt.Errorf("the backup has %d partitions, which stay", out.Partitions)
 	}
 	if err := b.noSystem(ctx); err != nil {
-		return fail(err)
+		return out, err
 	}
 	wants := map[string]natsjs.StreamConfig{}
 	for _, c := range b.options.streams(out.Partitions, b.options.Sync) {
@@ -55,24 +61,23 @@ func (b *Bus) Restore(ctx context.Context, dir string, handedOut func(event []by
 	// EVENTS first: a service that is started meanwhile would make one of its own.
 	for _, c := range slices.Backward(out.Streams) {
 		if err := b.restoreStream(ctx, filepath.Join(dir, c.Stream), c.Stream, wants); err != nil {
-			return fail(fmt.Errorf("stream %s: %w", c.Stream, err))
+			return out, fmt.Errorf("stream %s: %w", c.Stream, err)
 		}
 		if each != nil {
 			each(c)
 		}
 	}
 	if err := b.learn(ctx); err != nil {
-		return fail(err)
+		return out, err
 	}
-	var err error
 	if out.HandedOut, out.Unread, err = b.restoreWork(ctx, wants[streamWork], handedOut); err != nil {
-		return fail(fmt.Errorf("stream %s: %w", streamWork, err))
+		return out, fmt.Errorf("stream %s: %w", streamWork, err)
 	}
 	if _, err := b.Setup(ctx, true); err != nil {
-		return bus.Restored{}, err
+		return out, err
 	}
 	if err := b.derived(ctx); err != nil {
-		return fail(fmt.Errorf("buckets: %w", err))
+		return out, fmt.Errorf("buckets: %w", err)
 	}
 	return out, nil
 }
@@ -122,8 +127,25 @@ func (b *Bus) restoreStream(ctx context.Context, folder, name string, wants map[
 	return b.sendArchive(ctx, streamBackup{Config: c, State: meta.State}, filepath.Join(folder, streamData))
 }
 
-// sendArchive has the server make a stream of an archive.
+// sendArchive has the server make a stream of an archive. The server gives up after 5 s in which it hears nothing, or is busy
+// with a piece for as long, as happens where the machine has too much to do: what it has made by then is removed, and it is asked
+// again.
 func (b *Bus) sendArchive(ctx context.Context, meta streamBackup, path string) error {
+	for try := 1; ; try++ {
+		err := b.sendArchiveOnce(ctx, meta, path)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if gone := b.api(ctx, "STREAM.DELETE."+meta.Config.Name, nil, nil); gone != nil && !errors.Is(gone, bus.ErrNotFound) {
+			return errors.Join(err, gone)
+		}
+		if try == copyTries {
+			return err
+		}
+	}
+}
+
+func (b *Bus) sendArchiveOnce(ctx context.Context, meta streamBackup, path string) error {
 	data, err := os.Open(path)
 	if err != nil {
 		return err

@@ -29,13 +29,14 @@ is one that a blueprint defines, whose specs are its users' own.`,
 			if len(args) == 1 {
 				of = schema.Of(args[0])
 			}
-			text, err := schema.JSON(of), error(nil)
+			text := schema.JSON(of)
 			if a.output == "yaml" {
+				var err error
 				if text, err = render.YAML(text); err != nil {
 					return err
 				}
 			}
-			_, err = a.Out.Write(text)
+			_, err := a.Out.Write(text)
 			return err
 		},
 	}
