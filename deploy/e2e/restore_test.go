@@ -219,7 +219,7 @@ func (a *accepted) end(t *testing.T, ctx context.Context) {
 	require.NoError(t, err)
 	for _, id := range a.all() {
 		for {
-			why := ""
+			var why string
 			entry, err := jobs.Get(ctx, bus.Entity{Family: bus.Job, Project: project, Name: id}.Key())
 			if err == nil {
 				e, err := wire.DecodeJob(entry.Value())
