@@ -112,7 +112,8 @@ generate: tools generate-docs ## Generate code from proto/ into proto/gen, and t
 
 # The tests that hold these pages to the code write them.
 .PHONY: generate-docs
-generate-docs: ## Generate docs/cli.md and docs/metrics.md from the code
+generate-docs: ## Generate from the code the pages that are rendered from it: the CLI, metrics, subjects, manifests, concepts
+	cd pkg && $(GO) test -count=1 -run 'TestPermissionsGolden|Fresh$$|TestDocsTables' ./bus ./asyncapi ./manifest ./schema -update
 	cd services/drover && $(GO) test -count=1 -run '^TestReference$$' ./internal/cli ./internal/up -update
 
 .PHONY: fmt

@@ -15,6 +15,7 @@
 //	TestServices     NCAE's service instances, whose module calls back, while everybody dies where it leaves most behind
 //	TestCallbacks    callbacks: early, late, twice, never, of another transaction, with no owner
 //	TestPlugins      plugins announce and carry out phases while everything is killed
+//	TestRestore      a fleet at work is backed up, destroyed, and made again on an empty server
 //	TestPlainClient  a NATS client without our code commands, follows, reads, and works
 //
 // Everything that is started dies with the test process, however that ends. The environment:

@@ -50,6 +50,8 @@ var (
 	ErrClosed = errors.New("the bus is closed")
 	// ErrDenied: the server's permissions forbid it.
 	ErrDenied = errors.New("the server's permissions forbid it")
+	// ErrExists: what was to be made is there.
+	ErrExists = errors.New("it is there already")
 	// ErrBatch: a batch that the bus refuses before it is sent (two messages of one entity, or too many).
 	ErrBatch = errors.New("no valid batch")
 )

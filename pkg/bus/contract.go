@@ -90,8 +90,8 @@ func Contracts() []Contract {
 			Publish: join([]string{"drover.cmd.>", "drover.api.>", "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.TIMERS",
 				"$JS.API.DIRECT.GET.REFUSED.>"}, readBuckets, reads("EVENTS", "OUTPUT"), versions[1:]),
 			Subscribe: []string{InboxPrefix(User) + ".>", "drover.evt.>", "drover.notice.>"}},
-		{Service: Operator, About: "sets up, repairs, and looks at everything; appends nothing",
-			Publish:   []string{"drover.cmd.>", "drover.api.>", "drover.timer.>", "$SRV.>", "$JS.API.>"},
+		{Service: Operator, About: "sets up, repairs, backs up and restores, and looks at everything; appends nothing",
+			Publish:   []string{"drover.cmd.>", "drover.api.>", "drover.timer.>", "$SRV.>", "$JS.API.>", "$JS.SNAPSHOT.>"},
 			Subscribe: []string{InboxPrefix(Operator) + ".>", "drover.>", "$KV.>", "$JS.EVENT.>"}},
 	}
 }

@@ -28,6 +28,9 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
+// ItemSchema is the JSON Schema of one child in a parent's spec.
+func ItemSchema() map[string]any { return schemaOf(reflect.TypeFor[itemSpec]()) }
+
 // named is a part of the schema whose Go type does not say what may stand there.
 func named(name string) map[string]any {
 	switch name {

@@ -60,6 +60,23 @@ func DecodeWork(body []byte, poll string) (Work, error) {
 	return w, nil
 }
 
+// HandedOut names the phases that wait for a worker's answer, by a resource's last event: what WORK must hold, but for polls,
+// which their owner hands out when they are due.
+func HandedOut(event []byte) ([]string, error) {
+	e, err := DecodeResource(event)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range e.State.Phases {
+		p := &e.State.Phases[i]
+		if p.InFlight && !p.Children && (p.Status == resource.Waiting || p.Status == resource.Running) {
+			names = append(names, p.Name)
+		}
+	}
+	return names, nil
+}
+
 // complete says what a hand-out lacks. An answer to it would reach nobody, or be refused.
 func complete(path, subject string, f *resource.Fence) error {
 	if subject == "" {

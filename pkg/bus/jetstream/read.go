@@ -38,6 +38,7 @@ type reader struct {
 	consumer string // empty: to be made
 	last     uint64 // sequence in the stream of the last message
 	seen     uint64 // sequence in the consumer of the last message
+	pending  uint64 // how many were behind the last message when it was sent
 }
 
 func (b *Bus) newReader(stream string, policy natsjs.DeliverPolicy, filters ...string) (*reader, error) {
@@ -159,7 +160,7 @@ func (r *reader) accept(m *nats.Msg) (message, bool, error) {
 		r.drop()
 		return message{}, false, nil
 	}
-	r.seen, r.last = meta.Sequence.Consumer, meta.Sequence.Stream
+	r.seen, r.last, r.pending = meta.Sequence.Consumer, meta.Sequence.Stream, meta.NumPending
 	return message{Subject: m.Subject, Seq: meta.Sequence.Stream, Time: meta.Timestamp, Header: m.Header, Data: m.Data}, true, nil
 }
 

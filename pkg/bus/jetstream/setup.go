@@ -61,7 +61,7 @@ func (b *Bus) Check(ctx context.Context) ([]bus.Drift, error) {
 			return nil, fmt.Errorf("check: stream %s: %w", c.Name, err)
 		}
 		timers = timers || c.Name == streamTimers
-		found, err := compare(c, info.Config)
+		found, err := compare(begunAs(c, info.Config), info.Config)
 		if err != nil {
 			return nil, fmt.Errorf("check: stream %s: %w", c.Name, err)
 		}
@@ -109,6 +109,11 @@ func (b *Bus) noteSync(ctx context.Context) error {
 func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
 	info, err := b.streamInfo(ctx, want.Name, "")
 	if errors.Is(err, bus.ErrNotFound) {
+		if want.Name == streamWork {
+			if want, err = b.workFromNow(ctx, want); err != nil {
+				return nil, err
+			}
+		}
 		// Who is second to create the same stream is told that it is there. With other settings it is an error, and
 		// what the first one made is compared.
 		err = b.api(ctx, "STREAM.CREATE."+want.Name, want, info)
@@ -121,6 +126,7 @@ func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair 
 		return nil, err
 	}
 	have := info.Config
+	want = begunAs(want, have)
 	drifts, err := compare(want, have)
 	if err != nil || len(drifts) == 0 || !repair {
 		return drifts, err
@@ -140,6 +146,33 @@ func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair 
 		return left, nil
 	}
 	return left, b.api(ctx, "STREAM.UPDATE."+want.Name, mended, nil)
+}
+
+// workFromNow has WORK begin behind the log's end: what was ever handed out is not handed out again where WORK was lost, or is
+// made of a backup. What is out is found by a sweep (Outstanding), or put there by Restore.
+func (b *Bus) workFromNow(ctx context.Context, want natsjs.StreamConfig) (natsjs.StreamConfig, error) {
+	info, err := b.streamInfo(ctx, streamEvents, "")
+	if err != nil || info.State.LastSeq == 0 {
+		return want, err
+	}
+	source := *want.Sources[0]
+	source.OptStartSeq = info.State.LastSeq + 1
+	want.Sources = []*natsjs.StreamSource{&source}
+	return want, nil
+}
+
+// begunAs is want, with its sources begun where they were: that says when a stream was made, and is no drift.
+func begunAs(want, have natsjs.StreamConfig) natsjs.StreamConfig {
+	sources := slices.Clone(want.Sources)
+	for i := range sources {
+		if i < len(have.Sources) && have.Sources[i].Name == sources[i].Name {
+			source := *sources[i]
+			source.OptStartSeq = have.Sources[i].OptStartSeq
+			sources[i] = &source
+		}
+	}
+	want.Sources = sources
+	return want
 }
 
 // settings is a configuration as the server writes it, one entry a setting.

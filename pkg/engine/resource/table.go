@@ -130,3 +130,6 @@ func nextStatus(from Status, event PhaseEvent) (Status, bool) {
 	}
 	return from, false
 }
+
+// Next is what the table says of an event in a status: the status that it leads to. False: it cannot happen.
+func Next(from Status, event PhaseEvent) (Status, bool) { return nextStatus(from, event) }

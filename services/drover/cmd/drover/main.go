@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/bus/jetstream"
+	"github.com/droverproject/drover/pkg/wire"
 	"github.com/droverproject/drover/services/drover/internal/bench"
 	"github.com/droverproject/drover/services/drover/internal/cli"
 	"github.com/droverproject/drover/services/drover/internal/up"
@@ -36,7 +38,7 @@ func run() int {
 	app := &cli.App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTerminal: term.IsTerminal(out), ErrTerminal: term.IsTerminal(err),
-		Getenv: os.Getenv, Connect: connect, Server: server, Streams: streams, Up: up.Run,
+		Getenv: os.Getenv, Connect: connect, Server: server, Streams: streams, Backup: backup, Restore: restore, Up: up.Run,
 	}
 	if width, _, werr := term.GetSize(err); werr == nil {
 		app.Width = width
@@ -79,4 +81,20 @@ func streams(ctx context.Context, b cli.Bus) ([]cli.StreamInfo, error) {
 		infos[i] = cli.StreamInfo(found[i])
 	}
 	return infos, err
+}
+
+func backup(ctx context.Context, b cli.Bus, folder string, each func(bus.Copied)) (bus.Backup, error) {
+	js, ok := b.(*jetstream.Bus)
+	if !ok {
+		return bus.Backup{}, errors.New("not a connection to a server")
+	}
+	return js.Backup(ctx, folder, each)
+}
+
+func restore(ctx context.Context, b cli.Bus, folder string, each func(bus.Copied)) (bus.Restored, error) {
+	js, ok := b.(*jetstream.Bus)
+	if !ok {
+		return bus.Restored{}, errors.New("not a connection to a server")
+	}
+	return js.Restore(ctx, folder, wire.HandedOut, each)
 }

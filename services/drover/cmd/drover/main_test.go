@@ -44,7 +44,7 @@ type house struct {
 	stop func()
 }
 
-func newHouse(t *testing.T, directory string) *house {
+func newHouse(t *testing.T, directory string, more ...string) *house {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, announce := io.Pipe()
@@ -52,7 +52,8 @@ func newHouse(t *testing.T, directory string) *house {
 	done := make(chan int, 1)
 	go func() {
 		a := &cli.App{Out: announce, Err: &told, Getenv: func(string) string { return "" }, Connect: connect, Server: server, Streams: streams, Up: up.Run}
-		done <- cli.Main(ctx, a, []string{"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "4", "-o", "json"})
+		done <- cli.Main(ctx, a, append([]string{"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0",
+			"--partitions", "4", "-o", "json"}, more...))
 		_ = announce.Close()
 	}()
 	h := &house{t: t}
@@ -74,7 +75,7 @@ func newHouse(t *testing.T, directory string) *house {
 func (h *house) do(args ...string) (code int, out, errs string) {
 	var outs, told bytes.Buffer
 	a := &cli.App{
-		Out: &outs, Err: &told, Connect: connect, Server: server, Streams: streams, Up: up.Run,
+		Out: &outs, Err: &told, Connect: connect, Server: server, Streams: streams, Backup: backup, Restore: restore, Up: up.Run,
 		Getenv: func(name string) string { return map[string]string{"NATS_URL": h.at.NATS, "USER": "ann"}[name] },
 	}
 	code = cli.Main(context.Background(), a, append(args, "--timeout", "30s"))

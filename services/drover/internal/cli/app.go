@@ -65,6 +65,10 @@ type App struct {
 	Server func(ctx context.Context, b Bus) (ServerInfo, error)
 	// Streams asks after the streams; nil where they cannot be asked after.
 	Streams func(ctx context.Context, b Bus) ([]StreamInfo, error)
+	// Backup copies a system into a folder, and Restore makes one of it; each is called after every stream. Nil where the
+	// connection is none to a server.
+	Backup  func(ctx context.Context, b Bus, folder string, each func(bus.Copied)) (bus.Backup, error)
+	Restore func(ctx context.Context, b Bus, folder string, each func(bus.Copied)) (bus.Restored, error)
 	// Up runs all services in this process until ctx ends.
 	Up func(ctx context.Context, o UpOptions) error
 

@@ -81,7 +81,7 @@ func codeOf(err error) int {
 		return ExitTimeout
 	case errors.Is(err, bus.ErrNotFound):
 		return ExitNotFound
-	case errors.Is(err, bus.ErrLost):
+	case errors.Is(err, bus.ErrLost), errors.Is(err, bus.ErrExists):
 		return ExitConflict
 	case errors.Is(err, bus.ErrNoOwner), errors.Is(err, bus.ErrDenied), errors.Is(err, bus.ErrFull), errors.Is(err, bus.ErrClosed):
 		return ExitUnreachable

@@ -53,11 +53,13 @@ One process runs on a data folder at a time. Ctrl-C stops gracefully; whatever w
 	f.StringVar(&sync, "sync", string(up.SyncAlways), "when a write is acknowledged: always (it reached the disk) or default (at once, synced every two minutes)")
 	f.StringVar(&o.Secrets, "secrets", "", "`FOLDER` of files with secrets that listeners may name (default none)")
 	f.IntVar(&o.Partitions, "partitions", 0, "partitions of a new system (default 64); an existing one keeps its number")
+	f.StringVar(&o.Restore, "restore", "", "`FOLDER` of a backup (drover backup) to make the system of; there must be none in the data folder yet")
 	f.StringVar(&logLevel, "log-level", "warn", "debug|info|warn|error")
 	f.StringVar(&logFormat, "log-format", host.FormatAuto, "json|console|auto (console on a terminal)")
 	_ = cmd.RegisterFlagCompletionFunc("sync", cobra.FixedCompletions([]string{"always", "default"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("data")
 	_ = cmd.MarkFlagDirname("secrets")
+	_ = cmd.MarkFlagDirname("restore")
 	return cmd
 }
 

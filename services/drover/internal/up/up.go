@@ -27,6 +27,7 @@ import (
 	"github.com/droverproject/drover/pkg/bus/jetstream"
 	"github.com/droverproject/drover/pkg/bus/natsd"
 	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/pkg/wire"
 )
 
 // Defaults of Options.
@@ -68,6 +69,9 @@ type Options struct {
 	Secrets string
 	// Partitions of a system that is made; 0: the default. An existing one keeps its number.
 	Partitions int
+	// Restore is the folder of a backup that the system is made of, before any service starts; there must be none yet. Empty:
+	// none.
+	Restore string
 
 	Log *zap.Logger // nil: none
 	// Ready is called once, when all services serve.
@@ -257,6 +261,11 @@ func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addre
 			}
 			buses = append(buses, b)
 			if i == 0 { // the first one makes what all of them stand on
+				if o.Restore != "" {
+					if _, err := b.Restore(ctx, o.Restore, wire.HandedOut, nil); err != nil {
+						return err
+					}
+				}
 				if err := setup(ctx, b, o.Log); err != nil {
 					return err
 				}
@@ -280,7 +289,7 @@ func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addre
 }
 
 // connect connects a service without a socket: its server is in this process.
-func connect(ctx context.Context, o Options, server *natsd.Server, name string) (bus.Bus, error) {
+func connect(ctx context.Context, o Options, server *natsd.Server, name string) (*jetstream.Bus, error) {
 	log := o.Log.With(zap.String(host.KeyService, name))
 	b, err := jetstream.Connect(ctx, jetstream.Options{
 		InProcess: server, Name: "drover-" + name, Partitions: o.Partitions, Sync: string(o.Sync),
