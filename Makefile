@@ -107,8 +107,9 @@ mutate: ## Plant faults one at a time, and check that the tests find each (minut
 ##@ Change
 
 .PHONY: generate
-generate: tools generate-docs ## Generate code from proto/ into proto/gen, and the reference docs
+generate: tools ## Generate code from proto/ into proto/gen, and the reference docs from the code
 	$(BUF) generate
+	@$(MAKE) --no-print-directory generate-docs
 
 # The tests that hold these pages to the code write them.
 .PHONY: generate-docs

@@ -155,7 +155,7 @@ func backupSystem(t *testing.T, b *jetstream.Bus) {
 	require.NoError(t, err)
 	defer puller.Close()
 	for done := 0; done < 6; {
-		got, err := puller.Fetch(ctx, 10, 5*time.Second)
+		got, err := puller.Fetch(ctx, 10, bus.FetchBytesMax, 5*time.Second)
 		require.NoError(t, err)
 		for _, d := range got {
 			require.NoError(t, d.Ack())
@@ -178,7 +178,7 @@ func checkRestored(t *testing.T, b *jetstream.Bus) {
 	defer puller.Close()
 	var got []bus.Delivery
 	require.Eventually(t, func() bool {
-		more, err := puller.Fetch(ctx, 10, time.Second)
+		more, err := puller.Fetch(ctx, 10, bus.FetchBytesMax, time.Second)
 		got = append(got, more...)
 		return err == nil && len(got) > 0
 	}, 30*time.Second, 10*time.Millisecond)
@@ -195,7 +195,7 @@ func checkRestored(t *testing.T, b *jetstream.Bus) {
 	require.NoError(t, err)
 	got = nil
 	require.Eventually(t, func() bool {
-		more, err := puller.Fetch(ctx, 10, time.Second)
+		more, err := puller.Fetch(ctx, 10, bus.FetchBytesMax, time.Second)
 		got = append(got, more...)
 		return err == nil && len(got) > 0
 	}, 30*time.Second, 10*time.Millisecond)
