@@ -35,7 +35,7 @@ operator may: run this once, then start the services. The number of partitions c
 A server does not tell its clients its sync_interval. Where it is always, say so: on one server what waits for the disk is
 then stored together, which about doubles the rate. A wrong word costs speed and nothing else.`,
 		Example: `  drover setup --context operator --replicas 3
-  drover setup --nkey operator.nk
+  drover setup --nkey secrets/operator/nkey --tlsca secrets/operator/ca.pem
   drover setup --sync always
   drover setup -o json`,
 		Args:              cobra.NoArgs,
