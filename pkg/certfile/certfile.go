@@ -49,7 +49,7 @@ func (p *Pair) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer p.mu.Unlock()
 	seen, err := p.look()
 	if err != nil || same(p.seen, seen) {
-		return p.loaded, nil //nolint:nilerr // files that are gone for a moment are being replaced
+		return p.loaded, nil // files that are gone for a moment are being replaced
 	}
 	if err = p.load(seen); err != nil {
 		p.seen = seen // told once

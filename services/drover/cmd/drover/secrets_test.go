@@ -52,6 +52,8 @@ func TestCertsAndKeys(t *testing.T) {
 	}
 	run(cli.ExitOK, append([]string{"setup", "--partitions", "4"}, as("operator")...)...)
 	run(cli.ExitOK, append([]string{"get", "node"}, as("user")...)...)
+	looked, _ := run(cli.ExitUnreachable, append([]string{"doctor"}, as("user")...)...)
+	require.Regexp(t, `streams +ok `, looked, "a user may look at the streams; only intake is not there")
 	_, said := run(cli.ExitUnreachable, append([]string{"get", "node"}, as("user")[:4]...)...)
 	require.Contains(t, said, "certificate", "nobody gets in without one")
 	_, said = run(cli.ExitUnreachable, append([]string{"get", "node"}, as("user")[:2]...)...)
