@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -123,8 +122,7 @@ version: run it before an upgrade, and have the servers read it (SIGHUP).`,
 
 // written is a folder that was written to, as `certs` and `keys` tell it.
 type written struct {
-	Folder string    `json:"folder"`
-	Time   time.Time `json:"time"`
+	Folder string `json:"folder"`
 }
 
 func (a *App) wrote(folders []string, err error) error {
@@ -136,7 +134,7 @@ func (a *App) wrote(folders []string, err error) error {
 	}
 	items := make([]item, len(folders))
 	for i, folder := range folders {
-		items[i] = item{name: folder, json: jsonOf(written{folder, a.Now().UTC()})}
+		items[i] = item{name: folder, json: jsonOf(written{folder})}
 	}
 	return a.printItems(items, false, func() error {
 		for _, folder := range folders {
