@@ -38,7 +38,7 @@ MODULES := modules=$$($(GO) list -m -f '{{.Dir}}')
 help: ## Say what there is
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z][a-z-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z][a-z0-9-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the programs into bin/
@@ -61,6 +61,24 @@ bench-trees: build ## Measure executions of 100, 1,000 and 10,000 items
 bench-fleet: build ## Measure fleets of 1,000, 10,000 and 100,000 resources (minutes)
 	$(BIN)/drover bench fleet
 
+##@ Run in containers
+
+# `docker compose` where it is there, else `docker-compose` (1.29 or newer).
+COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
+TAG     ?= dev
+
+.PHONY: images
+images: ## Build the images of all programs and of the NATS server; no registry is needed
+	@VERSION="$(VERSION)" TAG="$(TAG)" deploy/images/make $(BIN)/images
+
+.PHONY: compose-up
+compose-up: ## Start Drover on three NATS servers (docker-compose.yml), and wait until all is healthy
+	@export DROVER_TAG="$(TAG)"; $(COMPOSE) up -d --remove-orphans && deploy/images/healthy 120 $(COMPOSE)
+
+.PHONY: compose-down
+compose-down: ## Stop it, and remove all of it: data, keys and certificates too
+	@DROVER_TAG="$(TAG)" $(COMPOSE) down --volumes --remove-orphans
+
 ##@ Test
 
 .PHONY: test
@@ -73,6 +91,10 @@ test: ## Run every test that needs no container, with the race detector where th
 threads: ## Run the thread through every front door on one server and on three, everything killed in its middle (minutes)
 	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run 'TestTrees|TestGrove|TestMachines|TestChecks|TestServices|TestCallbacks|TestPlugins' ./deploy/e2e
 	DROVER_THREADS=1 $(GO) test -count=1 -timeout=20m -run TestManyReachThePluginInFewCalls ./pkg/plugin
+
+.PHONY: e2e
+e2e: images ## Break the cluster of containers in every way, and hold it to its promises (needs Docker; under 10 minutes)
+	DROVER_CONTAINERS="$(TAG)" DROVER_COMPOSE="$(COMPOSE)" $(GO) test -count=1 -timeout=20m -v -run '^TestContainers$$' ./deploy/e2e
 
 .PHONY: test-modules-alone
 test-modules-alone: ## Build and vet each module as if go.work did not exist

@@ -16,6 +16,7 @@
 //	TestCallbacks    callbacks: early, late, twice, never, of another transaction, with no owner
 //	TestPlugins      plugins announce and carry out phases while everything is killed
 //	TestRestore      a fleet at work is backed up, destroyed, and made again on an empty server
+//	TestContainers   the compose file's cluster: everything is killed, restarted, scaled, cut off (make e2e)
 //	TestPlainClient  a NATS client without our code commands, follows, reads, and works
 //
 // Everything that is started dies with the test process, however that ends. The environment:
@@ -25,9 +26,11 @@
 //	DROVER_TREE=300          items of that TestTrees
 //	DROVER_SEED=7            the seed of both, instead of one drawn; which is printed
 //	DROVER_THREADS=1         the threads of the front doors on three servers too, and TestPlugins (make threads)
+//	DROVER_CONTAINERS=dev    TestContainers, with the images of this tag, and nothing else; DROVER_COMPOSE="docker compose" is
+//	                         the command to use instead of docker-compose
 //	DROVER_E2E_KEEP=/folder  where to leave logs and journals, instead of removing them
 //
 // # Absent on purpose
 //
-// No container and no network but loopback. No hook into the services but the crash points of pkg/host.
+// No container and no network but loopback, TestContainers apart. No hook into the services but the crash points of pkg/host.
 package e2e

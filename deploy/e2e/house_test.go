@@ -32,6 +32,7 @@ type house struct {
 	http     []string               // base URLs of the gateways
 	rebar    []string               // URLs of the gateways' machine-agent APIs
 	secrets  []string               // flags of these
+	tls      string                 // folder with a folder for each role (`drover certs`), where the servers want TLS
 }
 
 // plan says what a house is made of.
@@ -180,6 +181,10 @@ func (h *house) connectAs(role bus.Service, opts ...nats.Option) *nats.Conn {
 		key, err := nats.NkeyOptionFromSeed(file)
 		require.NoError(h.t, err)
 		opts = append(opts, key, nats.CustomInboxPrefix(bus.InboxPrefix(role)))
+	}
+	if h.tls != "" {
+		own := func(name string) string { return filepath.Join(h.tls, string(role), name) }
+		opts = append(opts, nats.RootCAs(own("ca.pem")), nats.ClientCert(own("tls.pem"), own("tls.key")))
 	}
 	nc, err := nats.Connect(h.url, append([]nats.Option{
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),

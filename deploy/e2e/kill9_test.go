@@ -80,7 +80,7 @@ func TestKill9(t *testing.T) {
 	clients.Wait()
 	t.Logf("%d deaths in %s", k.deaths(), calm.Sub(began).Round(time.Second))
 
-	v := &verdict{t: t, house: h, door: d, chronicle: c, work: work, journal: journalFile}
+	v := &verdict{t: t, house: h, door: d, chronicle: c, work: work, journal: journalFile, least: 3 * killClients}
 	v.settled(calm.Add(settleTime))
 	t.Logf("all was over %s after the last of them", time.Since(calm).Round(100*time.Millisecond))
 	stopWorker()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -33,6 +34,7 @@ type verdict struct {
 	chronicle *chronicle
 	work      *workload
 	journal   string
+	least     int // completions that prove something
 
 	wrong []string
 }
@@ -280,7 +282,7 @@ func (v *verdict) runs(entries []entry) {
 	}
 	v.t.Logf("%d completions, %d runs begun, %d of them again, polls included; the latest began %s after its completion",
 		len(completed), runs, again, latest)
-	if len(completed) < killClients*3 {
+	if len(completed) < v.least {
 		v.fail("only %d completions: the workload did not get far enough to prove anything", len(completed))
 	}
 }
@@ -289,26 +291,43 @@ func (v *verdict) runs(entries []entry) {
 func (v *verdict) buckets() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	resources, err := v.door.js.KeyValue(ctx, bus.Resource.Bucket())
+	wrong, err := v.chronicle.unlikeBuckets(ctx, v.door.js)
 	require.NoError(v.t, err)
-	for key, s := range v.chronicle.resources {
-		entry, err := resources.Get(ctx, bus.Entity{Family: bus.Resource, Project: key.Project, Kind: key.Kind, Name: key.Name}.Key())
+	v.wrong = append(v.wrong, wrong...)
+}
+
+// unlikeBuckets says in what the buckets of resources and jobs differ from the log. Each job must have ended.
+func (c *chronicle) unlikeBuckets(ctx context.Context, js jetstream.JetStream) (wrong []string, err error) {
+	c.mu.Lock()
+	resources, jobs := maps.Clone(c.resources), len(c.jobs)
+	c.mu.Unlock()
+	unlike := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf("bucket: "+format, args...)) }
+	bucket, err := js.KeyValue(ctx, bus.Resource.Bucket())
+	if err != nil {
+		return nil, err
+	}
+	for key, s := range resources {
+		entry, err := bucket.Get(ctx, bus.Entity{Family: bus.Resource, Project: key.Project, Kind: key.Kind, Name: key.Name}.Key())
 		switch {
 		case s.Gone && err == nil:
-			v.fail("bucket: %s is gone, and there", key)
+			unlike("%s is gone, and there", key)
 		case !s.Gone && err != nil:
-			v.fail("bucket: %s: %v", key, err)
+			unlike("%s: %v", key, err)
 		case !s.Gone:
 			e, err := wire.DecodeResource(entry.Value())
 			if err != nil || e.State.UID != s.UID || e.State.Revision != s.Revision {
-				v.fail("bucket: %s has revision %d, the log %d (%v)", key, e.State.Revision, s.Revision, err)
+				unlike("%s has revision %d, the log %d (%v)", key, e.State.Revision, s.Revision, err)
 			}
 		}
 	}
-	jobs, err := v.door.js.KeyValue(ctx, bus.Job.Bucket())
-	require.NoError(v.t, err)
-	watch, err := jobs.WatchAll(ctx, jetstream.IgnoreDeletes())
-	require.NoError(v.t, err)
+	bucket, err = js.KeyValue(ctx, bus.Job.Bucket())
+	if err != nil {
+		return nil, err
+	}
+	watch, err := bucket.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = watch.Stop() }()
 	n := 0
 	for entry := range watch.Updates() {
@@ -317,10 +336,11 @@ func (v *verdict) buckets() {
 		}
 		n++
 		if e, err := wire.DecodeJob(entry.Value()); err != nil || !e.Record.State.Final() {
-			v.fail("bucket: job %s is %s (%v)", entry.Key(), e.Record.State, err)
+			unlike("job %s is %s (%v)", entry.Key(), e.Record.State, err)
 		}
 	}
-	if n != len(v.chronicle.jobs) {
-		v.fail("bucket: %d jobs, the log has %d", n, len(v.chronicle.jobs))
+	if n != jobs {
+		unlike("%d jobs, the log has %d", n, jobs)
 	}
+	return wrong, nil
 }

@@ -189,3 +189,20 @@ func RenderPermissions(contracts []Contract) string {
 	}
 	return b.String()
 }
+
+// RenderAuthorization writes the "authorization" block of a NATS server's configuration: the permissions, and for each
+// service the user who has them, by the public part of its NKey. Every contract needs one.
+func RenderAuthorization(contracts []Contract, nkeys map[Service]string) (string, error) {
+	var b strings.Builder
+	b.WriteString("# Who may connect, and say what: made by `drover keys`, do not edit.\n\nauthorization {\n")
+	b.WriteString(RenderPermissions(contracts))
+	b.WriteString("\nusers: [\n")
+	for _, c := range contracts {
+		if nkeys[c.Service] == "" {
+			return "", fmt.Errorf("authorization: no NKey for %s", c.Service)
+		}
+		fmt.Fprintf(&b, "  {nkey: %s, permissions: $%s}\n", nkeys[c.Service], c.Variable())
+	}
+	b.WriteString("]\n}\n")
+	return b.String(), nil
+}

@@ -41,6 +41,10 @@ type Config struct {
 	// NKey is the path of a file with an NKey seed. Empty means none; not
 	// together with Creds.
 	NKey string
+	// TLSCA is the path of the authorities (PEM) that the NATS server's certificate is checked against, instead of the
+	// system's. Empty means the system's. TLSCert and TLSKey are those of this client's own certificate, where the server
+	// wants one; both or none. The three are read anew at each connection.
+	TLSCA, TLSCert, TLSKey string
 	// ID names this process among those of its service: letters, digits, '-', '_', at most IDBytesMax bytes. Empty
 	// means service, host name and a random part.
 	ID string
@@ -80,6 +84,9 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.NATS, "s", c.NATS, "short for --nats")
 	fs.StringVar(&c.Creds, "creds", c.Creds, "`file` of NATS credentials")
 	fs.StringVar(&c.NKey, "nkey", c.NKey, "`file` of an NKey seed, instead of credentials")
+	fs.StringVar(&c.TLSCA, "tlsca", c.TLSCA, "`file` of the authorities that the NATS server's certificate is checked against (PEM)")
+	fs.StringVar(&c.TLSCert, "tlscert", c.TLSCert, "`file` of the certificate to show to the NATS server (PEM)")
+	fs.StringVar(&c.TLSKey, "tlskey", c.TLSKey, "`file` of its key (PEM)")
 	fs.StringVar(&c.ID, "id", c.ID, "`name` of this process among those of its service (default service-hostname-random)")
 	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "`number` of partitions, when a system is created")
 	fs.IntVar(&c.Replicas, "replicas", c.Replicas, "`number` of copies of each stream")
@@ -98,6 +105,9 @@ func (c Config) Validate() error {
 	}
 	if c.Creds != "" && c.NKey != "" {
 		bad("nkey", "not together with --creds")
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		bad("tlscert", "and --tlskey: both or none")
 	}
 	if !validID(c.ID) {
 		bad("id", fmt.Sprintf("only letters, digits, '-' and '_', at most %d bytes", IDBytesMax))
@@ -126,6 +136,8 @@ func (c Config) MarshalLogObject(e zapcore.ObjectEncoder) error {
 	e.AddString("nats", RedactURL(c.NATS))
 	e.AddString("creds", c.Creds)
 	e.AddString("nkey", c.NKey)
+	e.AddString("tlsca", c.TLSCA)
+	e.AddString("tlscert", c.TLSCert)
 	e.AddInt("partitions", c.Partitions)
 	e.AddInt("replicas", c.Replicas)
 	e.AddString("listen", c.Listen)
@@ -176,7 +188,7 @@ func applyEnvironment(fs *flag.FlagSet, getenv func(string) string) error {
 	})
 	var errs []error
 	fs.VisitAll(func(f *flag.Flag) {
-		if _, ok := aliases[f.Name]; ok || given[f.Name] {
+		if _, ok := aliases[f.Name]; ok || given[f.Name] || action(f.Name) {
 			return
 		}
 		for _, name := range environment(f.Name) {

@@ -31,6 +31,9 @@ const stopGrace = 2 * time.Second
 // asks it to stop, and returns the process's exit code. flags declare the service's own flags, beside those of Config;
 // each can also be given as DROVER_<NAME>.
 //
+// With --healthcheck it runs nothing: it asks the process that runs with the same settings whether it is ready, for
+// supervisors that know a command and no address (see Healthcheck).
+//
 // SIGINT and SIGTERM begin a graceful stop, which may take Config.StopTimeout. A second one ends it at once.
 func Main(name string, run func(ctx context.Context, h *Host) error, flags ...func(*flag.FlagSet)) int {
 	TuneCollector()
@@ -51,12 +54,21 @@ type process struct {
 	getenv         func(string) string
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
+
+	healthcheck bool // ask whether it is ready, instead of running it
 }
 
 func (p *process) main(name string, run func(ctx context.Context, h *Host) error, flags ...func(*flag.FlagSet)) int {
 	config, code, done := p.configure(flags)
 	if done {
 		return code
+	}
+	if p.healthcheck {
+		if err := Healthcheck(context.Background(), config.Listen); err != nil {
+			fmt.Fprintf(p.stderr, "%s: %v\n", p.program, err)
+			return ExitError
+		}
+		return ExitOK
 	}
 	log, err := NewLogger(p.stderr, config.LogLevel, config.LogFormat)
 	if err != nil {
@@ -107,6 +119,7 @@ func (p *process) configure(flags []func(*flag.FlagSet)) (config Config, code in
 	fs := flag.NewFlagSet(p.program, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	config.Flags(fs)
+	fs.BoolVar(&p.healthcheck, "healthcheck", false, "ask the running service at --listen whether it is ready, and exit")
 	showVersion := fs.Bool("version", false, "print the version and exit")
 	for _, declare := range flags {
 		declare(fs)
@@ -138,7 +151,7 @@ func (p *process) configure(flags []func(*flag.FlagSet)) (config Config, code in
 func (p *process) help(fs *flag.FlagSet) {
 	fmt.Fprintf(p.stdout, "Usage: %s [flags]\n\nFlags, and the environment variables that stand in for them:\n", p.program)
 	fs.VisitAll(func(f *flag.Flag) {
-		if _, ok := aliases[f.Name]; ok || f.Name == "version" {
+		if _, ok := aliases[f.Name]; ok || action(f.Name) {
 			return
 		}
 		value, usage := flag.UnquoteUsage(f)
@@ -154,8 +167,12 @@ func (p *process) help(fs *flag.FlagSet) {
 		}
 		fmt.Fprintln(p.stdout, strings.Join(environment(f.Name), ", "))
 	})
-	fmt.Fprint(p.stdout, "  --version\n        print the version and exit\n")
+	fmt.Fprint(p.stdout, "  --healthcheck\n        ask the running service at --listen whether it is ready, and exit: 0 if it is, else 1\n"+
+		"  --version\n        print the version and exit\n")
 }
+
+// action reports whether a flag says what to do, not how: no variable stands in for it.
+func action(flagName string) bool { return flagName == "healthcheck" || flagName == "version" }
 
 func exitCode(s os.Signal) int {
 	if number, ok := s.(syscall.Signal); ok {

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +68,14 @@ func runChild(behaviour string) int {
 			}
 			return syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		}, func(fs *flag.FlagSet) { fs.StringVar(&colour, "fleet-colour", "grey", "`colour` of the fleet") })
+	case "roots": // prints how many authorities this process trusts
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println(len(pool.Subjects())) //nolint:staticcheck // of fallback roots it is right: they are not the system's
+		return 0
 	case "crash": // passes two crash points, alternately
 		for i := range 5 {
 			host.CrashPoint("even")
@@ -226,6 +237,8 @@ func TestUsage(t *testing.T) {
 		"bad variable":     {env: []string{"DROVER_PARTITIONS=tops3cret"}, code: host.ExitUsage, stderr: "DROVER_PARTITIONS: not a value of --partitions"},
 		"out of range":     {args: []string{"--partitions=0", "--replicas=2", "--id=a b", "--log-level=fatal", "--log-format=xml", "--stop-timeout=0s", "--nats="}, code: host.ExitUsage, stderr: "--stop-timeout: must be above zero"},
 		"crash point":      {env: []string{host.CrashVariable + "=somewhere"}, code: host.ExitUsage, stderr: host.CrashVariable},
+		"half a pair":      {args: []string{"--tlscert=/c.pem"}, code: host.ExitUsage, stderr: "--tlscert: and --tlskey: both or none"},
+		"healthcheck help": {args: []string{"--help"}, stdout: "ask the running service at --listen whether it is ready"},
 		"log level":        {env: []string{"DROVER_LOG_LEVEL=loud"}, code: host.ExitUsage, stderr: "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,6 +251,58 @@ func TestUsage(t *testing.T) {
 			require.NotContains(t, p.stderr.String(), "tops3cret")
 		})
 	}
+}
+
+// TestHealthcheck asks a service that starts, one that is ready, and none, as an image's health command does.
+func TestHealthcheck(t *testing.T) {
+	t.Parallel()
+	h := host.New(host.Options{Name: "t", Config: host.Config{Listen: host.ListenDefault}})
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- h.Run(ctx, func(ctx context.Context, h *host.Host) error {
+			close(begun)
+			<-goOn
+			return h.Wait(ctx)
+		})
+	}()
+	<-begun
+	_, port, err := net.SplitHostPort(h.Addr())
+	require.NoError(t, err)
+	ask := func(listen string) (int, string) {
+		p := start(t, "config", []string{"DROVER_LISTEN=" + listen, "DROVER_HEALTHCHECK=no"}, "--healthcheck")
+		out, status := p.end(t)
+		require.Empty(t, out, "it runs nothing")
+		return status.ExitStatus(), p.stderr.String()
+	}
+	code, says := ask("127.0.0.1:" + port)
+	require.Equal(t, host.ExitError, code)
+	require.Contains(t, says, "not ready: started: the service is starting")
+	close(goOn)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, time.Millisecond)
+	for _, listen := range []string{"127.0.0.1:" + port, ":" + port, "0.0.0.0:" + port} {
+		code, says = ask(listen)
+		require.Equal(t, host.ExitOK, code, says)
+	}
+	cancel()
+	require.NoError(t, <-ended)
+	code, says = ask("127.0.0.1:" + port)
+	require.Equal(t, host.ExitError, code)
+	require.Contains(t, says, "refused")
+	code, says = ask("127.0.0.1:0")
+	require.Equal(t, host.ExitError, code)
+	require.Contains(t, says, "no address with a fixed port")
+}
+
+// TestRootsWithoutASystem: an image that holds nothing but a program trusts the public authorities all the same.
+func TestRootsWithoutASystem(t *testing.T) {
+	t.Parallel()
+	p := start(t, "roots", []string{"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent"})
+	out, status := p.end(t)
+	require.Equal(t, host.ExitOK, status.ExitStatus(), out)
+	n, err := strconv.Atoi(lastOf(out))
+	require.NoError(t, err)
+	require.Greater(t, n, 100)
 }
 
 func TestCrashPointKillsAtTheNthHit(t *testing.T) {

@@ -44,6 +44,7 @@ func Connect(ctx context.Context, name string, h *host.Host) (bus.Bus, error) {
 	defer cancel()
 	b, err := jetstream.Connect(ctx, jetstream.Options{
 		URL: c.NATS, CredentialsFile: c.Creds, NKeyFile: c.NKey, Name: "drover-" + name,
+		TLSCAFile: c.TLSCA, TLSCertFile: c.TLSCert, TLSKeyFile: c.TLSKey,
 		InboxPrefix: bus.InboxPrefix(bus.Service(name)), // replies that the server's permissions keep from all others
 		Partitions:  c.Partitions, Replicas: c.Replicas,
 		Notice: func(event string, err error) {

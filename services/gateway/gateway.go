@@ -17,12 +17,13 @@
 //
 // Of the front doors of the systems that Drover unites (contract.md, "HTTP"), /api/v3 is served on a listener of its own with
 // TLS and tokens (rebar.go, docs/machines.md); internal/ncae is what NCAE's modules call, and internal/soma SOMA's deployment
-// API. No events over HTTP: the feed is on NATS. No pagination: a list is cut at its limit and says so. On the plain listener no
-// authentication, TLS or CORS: a proxy's work.
+// API. No events over HTTP: the feed is on NATS. No pagination: a list is cut at its limit and says so. On the listener of
+// --http no authentication and no CORS: a proxy's work. It has TLS where it is given a certificate (--http-certificate).
 package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"net"
@@ -31,6 +32,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/certfile"
 	"github.com/droverproject/drover/pkg/host"
 	"github.com/droverproject/drover/services/gateway/internal/httpapi"
 	"github.com/droverproject/drover/services/gateway/internal/ncae"
@@ -53,6 +55,9 @@ type RunOptions struct {
 	// Hosts are host names, with commas between, by which it may be called beside localhost and IP addresses. Empty:
 	// none on a loopback address, any on another.
 	Hosts string
+	// Certificate and CertificateKey are files in PEM, with which it is HTTPS; when they are replaced, new connections get
+	// the new ones. Empty: plain HTTP.
+	Certificate, CertificateKey string
 	// ChecksProject is the project whose check instances monitoring systems deal with: their API knows no projects.
 	ChecksProject string
 	// Listener is used instead of HTTP where it is not nil. Run closes it.
@@ -70,6 +75,8 @@ func DefaultRunOptions() RunOptions {
 func (o *RunOptions) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.HTTP, "http", o.HTTP, "`address` to serve HTTP on; port 0 is a free one")
 	fs.StringVar(&o.Hosts, "http-hosts", o.Hosts, "host `names`, with commas between, by which it may be called")
+	fs.StringVar(&o.Certificate, "http-certificate", o.Certificate, "`file` with a certificate (PEM), to serve HTTPS; empty: plain HTTP")
+	fs.StringVar(&o.CertificateKey, "http-certificate-key", o.CertificateKey, "`file` with the certificate's key (PEM)")
 	fs.StringVar(&o.ChecksProject, "checks-project", o.ChecksProject, "`project` whose check instances monitoring systems deal with")
 	o.Rebar.flags(fs)
 }
@@ -84,6 +91,16 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		}
 	}
 	local := loopback(listener.Addr())
+	if o.Certificate != "" || o.CertificateKey != "" {
+		certificate, err := certificateOf("http-certificate", o.Certificate, o.CertificateKey, h.Log())
+		if err != nil {
+			_ = listener.Close() // nothing was served on it
+			return err
+		}
+		listener = tls.NewListener(listener, &tls.Config{
+			GetCertificate: certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		})
+	}
 	project := o.ChecksProject
 	if project == "" {
 		project = ChecksProjectDefault
@@ -112,6 +129,21 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		h.Go("rebar", serveRebar)
 	}
 	return h.Wait(ctx)
+}
+
+// certificateOf opens the files of a certificate. Each time they are replaced is logged.
+func certificateOf(flagName, certificate, key string, log *zap.Logger) (*certfile.Pair, error) {
+	pair, err := certfile.Open(certificate, key, func(err error) {
+		if err != nil {
+			log.Error("the new certificate cannot be used; the one before is still served", zap.String("flag", flagName), zap.Error(err))
+			return
+		}
+		log.Info("a new certificate is served", zap.String("flag", flagName))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flagName, err)
+	}
+	return pair, nil
 }
 
 func loopback(a net.Addr) bool {

@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,7 +28,7 @@ const secretBytesMax = 4096
 type RebarOptions struct {
 	// Address to listen on, with TLS; port 0 is a free one. Empty: it is not served, unless there is a Listener.
 	Address string
-	// Certificate and CertificateKey are files in PEM.
+	// Certificate and CertificateKey are files in PEM; when they are replaced, new connections get the new ones.
 	Certificate, CertificateKey string
 	// TokenKey is a file with the secret that signs tokens, 32 bytes at least; all gateways of one address have the same.
 	TokenKey string
@@ -55,9 +54,9 @@ func (o *RebarOptions) prepare(ctx context.Context, h *host.Host, b bus.Bus) (se
 	if o.Address == "" && o.Listener == nil {
 		return nil, nil
 	}
-	certificate, err := tls.LoadX509KeyPair(o.Certificate, o.CertificateKey)
+	certificate, err := certificateOf("rebar-certificate", o.Certificate, o.CertificateKey, h.Log())
 	if err != nil {
-		return nil, fmt.Errorf("rebar-certificate: %w", err)
+		return nil, err
 	}
 	key, err := secret("rebar-token-key", o.TokenKey)
 	if err != nil {
@@ -83,7 +82,7 @@ func (o *RebarOptions) prepare(ctx context.Context, h *host.Host, b bus.Bus) (se
 		}
 	}
 	h.Log().Info("serving machine agents", host.Address(listener.Addr().String()), zap.String("project", o.Project))
-	return func(ctx context.Context) error { return server.Serve(ctx, listener, certificate) }, nil
+	return func(ctx context.Context) error { return server.Serve(ctx, listener, certificate.GetCertificate) }, nil
 }
 
 // secret reads a file with a secret, without the white space around it. Its content is in no error.

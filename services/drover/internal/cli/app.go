@@ -33,7 +33,7 @@ type Bus interface {
 const (
 	// RequestTimeout is how long one command may take to be answered, unless --timeout says otherwise.
 	RequestTimeout = 10 * time.Second
-	// ConnectTimeout bounds the first connection.
+	// ConnectTimeout bounds the first connection, unless the command is patient.
 	ConnectTimeout = 3 * time.Second
 	// OwnerPatience is how long a request is repeated while no intake listens, as in a failover.
 	OwnerPatience = 3 * time.Second
@@ -76,6 +76,7 @@ type App struct {
 	paint    render.Paint // of stdout
 	errPaint render.Paint // of stderr
 	began    bool         // the command line was understood
+	patient  bool         // --timeout, where it is given, also bounds the first connection: a cluster may be coming up
 	opened   Bus
 }
 
@@ -188,8 +189,11 @@ func (a *App) bus(ctx context.Context) (Bus, error) {
 	if a.opened != nil {
 		return a.opened, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, ConnectTimeout)
-	defer cancel()
+	if !a.patient || a.timeout == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, ConnectTimeout)
+		defer cancel()
+	}
 	b, err := a.Connect(ctx, a.Connection)
 	if err != nil {
 		var f *failure

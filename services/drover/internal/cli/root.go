@@ -63,7 +63,7 @@ client, and what others do shows here.`,
 	add(groupFlows, newFlows(a)...)
 	add(groupDrive, newDo(a), newApprove(a), newRetry(a), newCancel(a), newInterrupt(a), newDelete(a), newWait(a))
 	add(groupSee, newGet(a), newDescribe(a), newPhases(a), newGraph(a), newEvents(a), newHistory(a), newJobs(a), newLogs(a))
-	add(groupRun, newUp(a), newSetup(a), newBackup(a), newRestore(a), newPlugin(a))
+	add(groupRun, newUp(a), newSetup(a), newBackup(a), newRestore(a), newPlugin(a), newCerts(a), newKeys(a))
 	add(groupTools, newBench(a), newDoctor(a), newDecode(a), newSchema(a), newVersion(a))
 	root.SetCompletionCommandGroupID(groupTools)
 	root.SetHelpCommandGroupID(groupTools)

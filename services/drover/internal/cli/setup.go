@@ -31,11 +31,12 @@ version makes is changed where that loses nothing, and told where it would.
 
 A service that may do so makes them when it starts. On a server with permissions (deploy/nats/permissions.conf) only the
 operator may: run this once, then start the services. The number of partitions cannot be changed afterwards.
+With --timeout it waits so long for a cluster that is coming up.
 
 A server does not tell its clients its sync_interval. Where it is always, say so: on one server what waits for the disk is
 then stored together, which about doubles the rate. A wrong word costs speed and nothing else.`,
 		Example: `  drover setup --context operator --replicas 3
-  drover setup --nkey operator.nk
+  drover setup --nkey secrets/operator/nkey --tlsca secrets/operator/ca.pem
   drover setup --sync always
   drover setup -o json`,
 		Args:              cobra.NoArgs,
@@ -44,7 +45,7 @@ then stored together, which about doubles the rate. A wrong word costs speed and
 			if sync != "" && sync != string(up.SyncAlways) && sync != string(up.SyncDefault) {
 				return usage("--sync %s: always or default", sync)
 			}
-			a.Partitions, a.Replicas, a.Sync = partitions, replicas, sync
+			a.Partitions, a.Replicas, a.Sync, a.patient = partitions, replicas, sync, true
 			if a.NKey != "" { // with permissions, nobody else may
 				a.Role = bus.Operator
 			}

@@ -71,7 +71,9 @@ func newHouse(t *testing.T) *house {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	certificate := throwaway(t)
-	go func() { done <- h.server.Serve(ctx, listener, certificate) }()
+	go func() {
+		done <- h.server.Serve(ctx, listener, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil })
+	}()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)

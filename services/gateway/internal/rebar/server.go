@@ -120,8 +120,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Serve answers requests on the listener, over TLS, until ctx ends; then those under way have StopTimeout. It closes the
-// listener. Events are followed before the first request is taken.
-func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Certificate) error {
+// listener. Events are followed before the first request is taken. certificate is asked in each handshake.
+func (s *Server) Serve(
+	ctx context.Context, l net.Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
+) error {
 	defer s.stop()
 	errorLog, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // broken requests are their senders' affair
 	if err != nil {
@@ -135,7 +137,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Cert
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, // bodies have readTimeout (readAll), answers none
 		MaxHeaderBytes: HeaderBytesMax, ErrorLog: errorLog,
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
+		TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12},
 	}
 	stopped := make(chan struct{})
 	var once sync.Once
