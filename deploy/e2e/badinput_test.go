@@ -140,7 +140,7 @@ func TestBadInput(t *testing.T) {
 			require.Eventually(t, func() bool {
 				raw, err = refused.GetLastMsgForSubject(ctx, "drover.refused.default."+id)
 				return err == nil
-			}, 10*time.Second, 5*time.Millisecond, b.name)
+			}, 30*time.Second, 5*time.Millisecond, b.name)
 			b.check(t, &nats.Msg{Header: raw.Header, Data: raw.Data})
 		}
 	})

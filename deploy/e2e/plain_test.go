@@ -129,7 +129,7 @@ func TestPlainClient(t *testing.T) {
 	require.Eventually(t, func() bool {
 		entry, err := jobs.Get(ctx, "default."+job)
 		return err == nil && string(field(t, entry.Value(), 6)) == "succeeded"
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 // field is one field of a protobuf message that is text, bytes or a message, by its number.

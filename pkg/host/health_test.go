@@ -49,7 +49,7 @@ func TestHealthFollowsTheServicesLife(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "alive while it starts")
 
 	close(goOn)
-	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, time.Millisecond)
 	status, body = get(t, h, "/readyz")
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, "ok: started\nok: bus\n", body)

@@ -211,7 +211,7 @@ func TestACallbackOfNothingEnds(t *testing.T) {
 	m.say(wire.Callback{PhaseInstance: 42, Status: "DE"})
 	require.EqualValues(t, 1, m.left(), "another owner may have handed it out")
 	clock = clock.Add(time.Minute)
-	require.Eventually(t, func() bool { m.deliver(); return m.left() == 0 }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { m.deliver(); return m.left() == 0 }, 30*time.Second, 50*time.Millisecond)
 
 	body, err := wire.EncodeCallback(wire.Callback{PhaseInstance: 42, Status: "DE"})
 	require.NoError(t, err)

@@ -208,9 +208,9 @@ func TestDuplicatesAreNotRun(t *testing.T) {
 	<-started
 	b.queue <- []bus.Delivery{b.deliver(t, "second", 7, 2)}
 	// A third is fetched after the second was taken: the queue is empty then.
-	require.Eventually(t, func() bool { return len(b.queue) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.queue) == 0 }, 30*time.Second, time.Millisecond)
 	b.queue <- []bus.Delivery{b.deliver(t, "third", 7, 3)}
-	require.Eventually(t, func() bool { return len(b.queue) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.queue) == 0 }, 30*time.Second, time.Millisecond)
 	close(finish)
 	<-held
 	b.queue <- []bus.Delivery{b.deliver(t, "late", 7, 4)}
@@ -230,9 +230,9 @@ func TestAnotherCallIsNoDuplicate(t *testing.T) {
 		return complete(ctx, batch)
 	})
 	b.queue <- []bus.Delivery{b.deliver(t, "first", 7, 1)}
-	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack first") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack first") }, 30*time.Second, time.Millisecond)
 	b.queue <- []bus.Delivery{b.deliver(t, "poll", 8, 1)} // same fence, another message
-	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack poll") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack poll") }, 30*time.Second, time.Millisecond)
 	require.Equal(t, []string{"call", "result completed", "ack first", "call", "result completed", "ack poll"}, b.said())
 }
 
@@ -245,9 +245,9 @@ func TestWornWorkFails(t *testing.T) {
 		return complete(ctx, batch)
 	})
 	b.queue <- []bus.Delivery{b.deliver(t, "last", 7, bus.WorkDeliveriesMax)}
-	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack last") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack last") }, 30*time.Second, time.Millisecond)
 	b.queue <- []bus.Delivery{b.deliver(t, "worn", 8, bus.WorkDeliveriesMax+1)}
-	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack worn") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(b.said(), "ack worn") }, 30*time.Second, time.Millisecond)
 	require.Equal(t, []string{"call", "result completed", "ack last", "result failed", "ack worn"}, b.said())
 	require.Equal(t, "handed out 10 times without an answer", b.results[1].Message)
 	require.False(t, b.results[1].Retryable)
@@ -301,7 +301,7 @@ func TestRedeliveredWorkIsChecked(t *testing.T) {
 				return complete(ctx, batch)
 			})
 			b.queue <- []bus.Delivery{b.deliver(t, "d", 7, 2, func(s *resource.State) { s.Revision = 3 })}
-			require.Eventually(t, func() bool { return len(b.said()) == len(test.want) }, 10*time.Second, time.Millisecond, "%v", b.said())
+			require.Eventually(t, func() bool { return len(b.said()) == len(test.want) }, 30*time.Second, time.Millisecond, "%v", b.said())
 			require.Equal(t, test.want, b.said())
 		})
 	}
@@ -314,7 +314,7 @@ func TestResultsThatCannotBeStored(t *testing.T) {
 	b.fail = func() error { return bus.ErrDenied }
 	b.serve(t, plugin.Options{}, complete)
 	b.queue <- []bus.Delivery{b.deliver(t, "d", 7, 1)}
-	require.Eventually(t, func() bool { return slices.Equal(b.said(), []string{"retry d"}) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Equal(b.said(), []string{"retry d"}) }, 30*time.Second, time.Millisecond)
 }
 
 // Work that waits for a shared limit is held, and put back when the worker stops.
@@ -335,7 +335,7 @@ func TestWorkThatWaitsIsHeld(t *testing.T) {
 	require.Eventually(t, func() bool {
 		said := b.said()
 		return slices.Contains(said, "progress one") && slices.Contains(said, "progress two")
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	go func() {
 		defer close(finish)
 		for !slices.Contains(b.said(), "retry one") && !slices.Contains(b.said(), "retry two") {

@@ -197,7 +197,7 @@ func TestSilentWorkerCallsNoMore(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s := b.desk.record()
 		return len(s.Holders) == 1 && s.Holders[0].Worker == "second"
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	for i := range 20 {
 		name := fmt.Sprint("later", i)
 		b.handOut(t, name)
@@ -239,10 +239,10 @@ func TestRecordFollowsTheCalls(t *testing.T) {
 		return nil
 	})
 	b.handOut(t, "one")
-	require.Eventually(t, func() bool { return b.desk.record().Activity == phase.Running }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.desk.record().Activity == phase.Running }, 30*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint32(1), b.desk.record().Holders[0].Out)
 	close(end)
-	require.Eventually(t, func() bool { return b.desk.record().Activity == phase.Sleeping }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.desk.record().Activity == phase.Sleeping }, 30*time.Second, 10*time.Millisecond)
 	s := b.desk.record()
 	require.WithinDuration(t, time.Now().Add(time.Hour), s.WakeAt, time.Minute)
 	require.Equal(t, phase.Counts{Calls: 1, Resources: 1, Pending: 1}, s.Counts())

@@ -348,7 +348,7 @@ func TestCanceledCall(t *testing.T) {
 		require.Eventually(t, func() bool {
 			results := b.of("one")
 			return len(results) > 0 && results[len(results)-1].Outcome == resource.OutcomeNotStarted
-		}, 10*time.Second, 5*time.Millisecond)
+		}, 30*time.Second, 5*time.Millisecond)
 		b.settled(t)
 	})
 }
@@ -460,7 +460,7 @@ func TestResultIsStoredFirst(t *testing.T) {
 			batch.Completed(batch.Resources()...)
 			return nil
 		})
-		require.Eventually(t, func() bool { return tries.Load() >= 2 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return tries.Load() >= 2 }, 30*time.Second, time.Millisecond)
 		n, _, err := b.Outstanding(t.Context(), b.phase())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, n)
@@ -568,7 +568,7 @@ func TestLog(t *testing.T) {
 				return err
 			})
 			return err == nil && len(lines) == 3
-		}, 10*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		require.Equal(t, fence("one"), lines[0].Fence)
 		require.Equal(t, "stdout", lines[0].Stream)
 		require.Equal(t, "first", lines[0].Text)

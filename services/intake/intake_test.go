@@ -81,7 +81,7 @@ func start(t *testing.T, s *memory.System, id string) (stop func()) {
 		require.NoError(t, b.Close())
 	})
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, time.Millisecond)
 	return stop
 }
 
@@ -125,9 +125,9 @@ func TestCapturedCommands(t *testing.T) {
 	seq := publish(subject, "", `{}`)
 	publish(subject, "r2", `{`)
 	publish(subject, "r3", `{}`)
-	require.Eventually(t, func() bool { return len(o.of(subject)) == 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(o.of(subject)) == 3 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, []string{"before", fmt.Sprint("c", seq), "r3"}, o.of(subject))
-	require.Eventually(t, func() bool { return len(s.Refusals()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.Refusals()) == 1 }, 30*time.Second, time.Millisecond)
 	refusal := s.Refusals()[0]
 	require.Equal(t, "drover.refused.default.r2", refusal.Subject)
 	r, err := wire.DecodeReply(refusal.Header["Content-Type"], refusal.Body)

@@ -40,7 +40,7 @@ func TestOnJetStream(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	}()
-	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, 5*time.Millisecond)
 
 	nc, err := nats.Connect(server.ClientURL())
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestOnJetStream(t *testing.T) {
 	say("drover.cmd.default.node.=zz.start", "poison", "", `{}`)
 	say(cmd, "foreign", "not/what/it/says", `{}`)
 	say(cmd, "last", "default/node/web1.example.com/last", `{}`)
-	require.Eventually(t, func() bool { return len(o.of(cmd)) == 3 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(o.of(cmd)) == 3 }, 30*time.Second, 5*time.Millisecond)
 	require.Equal(t, []string{"mine", fmt.Sprint("c", made), "last"}, o.of(cmd))
 	ids := map[string]bool{}
 	for range 2 {

@@ -36,7 +36,7 @@ func start(t *testing.T, s *memory.System, id string) (stop func()) {
 		require.NoError(t, b.Close())
 	})
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, time.Millisecond)
 	return stop
 }
 
@@ -74,8 +74,8 @@ func TestEveryPartitionIsAskedAtEachTick(t *testing.T) {
 	stopB := start(t, s, "b")
 	// A share may arrive after a tick, so the tick is repeated, as the server does.
 	tick := func() bool { s.Tick(bus.TickSweep, time.Now()); return all() }
-	require.Eventually(t, tick, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, tick, 30*time.Second, 20*time.Millisecond)
 	stopB()
 	forget()
-	require.Eventually(t, tick, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, tick, 30*time.Second, 20*time.Millisecond)
 }

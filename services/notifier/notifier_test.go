@@ -42,7 +42,7 @@ func start(t *testing.T, s *memory.System, id string) (stop func()) {
 		require.NoError(t, b.Close())
 	})
 	t.Cleanup(stop)
-	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Ready(t.Context()) == nil }, 30*time.Second, time.Millisecond)
 	return stop
 }
 
@@ -145,7 +145,7 @@ func TestListenersAreTold(t *testing.T) {
 		l.transition(resource.Key{Project: "default", Kind: "node", Name: fmt.Sprint("probe-", probe)}, "", "Started", "d")
 		byHook, bySubject := told()
 		return len(byHook) > 0 && len(bySubject) > 0
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 
 	const nodes = 200
 	for i := range nodes {
@@ -165,7 +165,7 @@ func TestListenersAreTold(t *testing.T) {
 		}
 		return true
 	}
-	require.Eventually(t, complete, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, complete, 30*time.Second, 10*time.Millisecond)
 	byHook, bySubject := told()
 	for i := range nodes {
 		require.Equal(t, 1, byHook[fmt.Sprint("n", i)])
@@ -197,5 +197,5 @@ func TestListenersAreTold(t *testing.T) {
 			}
 		}
 		return false
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 }

@@ -60,7 +60,7 @@ func TestABlueprintIsDeletedAndComesBack(t *testing.T) {
 		}).Refused
 		require.NotNil(t, refused)
 		return refused.Code == resource.Invalid
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Equal(t, id, s.accept(key, "delete", "d2", wire.Command{}), "the same request again")
 
 	s.accept(key, "apply", "back", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: "Blueprint", Name: "node", Spec: []byte(threePhases)}})

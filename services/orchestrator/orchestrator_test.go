@@ -200,7 +200,7 @@ func TestANodeIsDrivenToItsTargetAndForgotten(t *testing.T) {
 	s.blueprint()
 	key := s.node("web-1.example.com", `{"size":1}`, "c1")
 	s.awaitJob(s.accept(key, "start", "s1", wire.Command{}), job.Succeeded)
-	require.Eventually(t, func() bool { st, ok := s.state(key); return ok && st.State == "Started" }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { st, ok := s.state(key); return ok && st.State == "Started" }, 30*time.Second, 5*time.Millisecond)
 	st, _ := s.state(key)
 	require.Equal(t, resource.Completed, st.Phase("boot").Status)
 	require.Equal(t, resource.Skipped, st.Phase("files").Status, "its constraint does not hold")
@@ -208,7 +208,7 @@ func TestANodeIsDrivenToItsTargetAndForgotten(t *testing.T) {
 	require.Equal(t, "at_target", string(resource.Why(&st)[0].Code))
 
 	s.awaitJob(s.accept(key, "delete", "d1", wire.Command{}), job.Succeeded)
-	require.Eventually(t, func() bool { _, ok := s.state(key); return !ok }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, ok := s.state(key); return !ok }, 30*time.Second, 10*time.Millisecond)
 	again := s.node("web-1.example.com", `{"size":1}`, "c2")
 	require.Equal(t, resource.NotFound, s.send(resource.Key{Project: "default", Kind: "node", Name: "no"}, "start", "x", wire.Command{}).Refused.Code)
 	s.awaitJob(s.accept(again, "start", "s2", wire.Command{}), job.Succeeded)
@@ -268,5 +268,5 @@ func TestPoisonBlocksNothing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n, _, err := s.bus.Backlog(t.Context(), "RESULTS", p)
 		return err == nil && n == 0
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }

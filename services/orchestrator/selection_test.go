@@ -39,7 +39,7 @@ func (s *system) services(n int) {
 		})
 	}
 	wg.Wait()
-	require.Eventually(s.t, func() bool { return s.left("svc") == n }, 10*time.Second, 10*time.Millisecond, "the bucket shows them")
+	require.Eventually(s.t, func() bool { return s.left("svc") == n }, 30*time.Second, 10*time.Millisecond, "the bucket shows them")
 }
 
 func (s *system) left(kind string) (n int) {

@@ -188,7 +188,7 @@ func (h *house) run(o runner.RunOptions) running {
 		require.NoError(h.t, <-done)
 	})
 	h.t.Cleanup(stop)
-	require.Eventually(h.t, func() bool { return s.Ready(h.t.Context()) == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(h.t, func() bool { return s.Ready(h.t.Context()) == nil }, 30*time.Second, 5*time.Millisecond)
 	return running{registry: registry, host: s, stop: stop}
 }
 
@@ -271,7 +271,7 @@ func TestExecutors(t *testing.T) {
 		return r.metric("drover_runner_calls_total", map[string]string{"executor": "script", "outcome": "completed"}) == 1 &&
 			r.metric("drover_runner_calls_total", map[string]string{"executor": "script", "outcome": "failed"}) == 1 &&
 			r.metric("drover_runner_calls_total", map[string]string{"executor": "poll", "outcome": "pending"}) == 1
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	require.Empty(t, h.answers("e"))
 	problems, err := testutil.GatherAndLint(r.registry)
 	require.NoError(t, err)
@@ -350,13 +350,13 @@ func TestBlueprintChanges(t *testing.T) {
 	r := h.run(runner.DefaultRunOptions())
 	require.Zero(t, r.served("script"))
 	first := h.blueprint(phase("one", script("true")), phase("two", script("true")))
-	require.Eventually(t, func() bool { return r.served("script") == 2 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.served("script") == 2 }, 30*time.Second, 5*time.Millisecond)
 	h.handOut("a", "one", first)
 	require.Equal(t, resource.OutcomeCompleted, h.answer("a").Outcome)
 
 	// two becomes a plugin's, three comes, one goes.
 	h.blueprint(phase("two", `{"plugin": {}}`), phase("three", `{"poll": {"url": "http://127.0.0.1:1"}}`))
-	require.Eventually(t, func() bool { return r.served("poll") == 1 && r.served("script") == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.served("poll") == 1 && r.served("script") == 1 }, 30*time.Second, 5*time.Millisecond)
 	h.handOut("b", "one", first)
 	require.Equal(t, resource.OutcomeCompleted, h.answer("b").Outcome)
 	require.NoError(t, h.RemovePhase(t.Context(), bus.Phase{Project: project, Kind: kind, Phase: "one"}))
@@ -364,7 +364,7 @@ func TestBlueprintChanges(t *testing.T) {
 
 	// one comes back, and is bound to again; all go with their blueprint, and come back with it.
 	again := h.blueprint(phase("one", script("true")))
-	require.Eventually(t, func() bool { return r.served("script") == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.served("script") == 1 }, 30*time.Second, 5*time.Millisecond)
 	h.handOut("c", "one", again)
 	require.Equal(t, resource.OutcomeCompleted, h.answer("c").Outcome)
 	e := bus.Entity{
@@ -425,7 +425,7 @@ func pid(t *testing.T, file string) (pid int) {
 		}
 		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	t.Cleanup(func() {
 		if t.Failed() {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // a broken runner must not leave it to the machine
@@ -442,7 +442,7 @@ func gone(t *testing.T, pid int) {
 			return true
 		}
 		return err == nil && strings.Contains(string(stat), ") Z ")
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 }
 
 // A canceled phase ends its script, with what it has started, within seconds.

@@ -39,7 +39,7 @@ func TestHostFile(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
-		require.Eventually(t, func() bool { return h.Ready(ctx) == nil }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return h.Ready(ctx) == nil }, 30*time.Second, 5*time.Millisecond)
 	}
 	b := system.Connect()
 	running.Go(func() {
@@ -76,7 +76,7 @@ func TestHostFile(t *testing.T) {
 		require.NoError(t, err)
 		return event.State.State, event.State.Phase("host-file").Message
 	}
-	require.Eventually(t, func() bool { state, _ := look("web-1"); return state == "Started" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { state, _ := look("web-1"); return state == "Started" }, 30*time.Second, 5*time.Millisecond)
 	require.FileExists(t, filepath.Join(dir, "web-1"))
-	require.Eventually(t, func() bool { _, message := look("folder"); return message != "" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, message := look("folder"); return message != "" }, 30*time.Second, 5*time.Millisecond)
 }

@@ -126,7 +126,7 @@ func TestAResidentThatTalksBetweenCalls(t *testing.T) {
 	t.Parallel()
 	p, said := shell(t, `read -r line; echo '{"end": true}'; echo '{"error": "too late"}'; echo told >&2; sleep 600`, resident)
 	require.NoError(t, p.OnStateTransition(t.Context(), event("a")))
-	require.Eventually(t, func() bool { return slices.Contains(said.all(), "told") }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(said.all(), "told") }, 30*time.Second, 5*time.Millisecond)
 	require.NoError(t, p.OnStateTransition(t.Context(), event("a")), "a new process, whose first answers are its own")
 	require.Contains(t, strings.Join(said.all(), "\n"), "when nothing was asked")
 }
@@ -188,7 +188,7 @@ func TestTheWholeGroupEnds(t *testing.T) {
 			require.Eventually(t, func() bool {
 				stat, err := os.ReadFile("/proc/" + pid + "/stat")
 				return err != nil || bytes.Contains(stat, []byte(") Z ")) || bytes.Contains(stat, []byte(") X "))
-			}, 10*time.Second, 5*time.Millisecond)
+			}, 30*time.Second, 5*time.Millisecond)
 		}
 	}
 	p, _ := shell(t, tree, limit(time.Second))
@@ -199,7 +199,7 @@ func TestTheWholeGroupEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.OnStateTransition(ctx, event("a")) }()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(p.o.Dir, "parent")); return err == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(p.o.Dir, "parent")); return err == nil }, 30*time.Second, 5*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	gone(p.o.Dir)

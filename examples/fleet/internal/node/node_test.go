@@ -74,7 +74,7 @@ func run(t *testing.T, folder string) (cancel context.CancelFunc, ended chan err
 	require.Eventually(t, func() bool {
 		pid, err := process.Running(folder)
 		return err == nil && pid == os.Getpid()
-	}, 10*time.Second, time.Millisecond, "it says its id when it serves")
+	}, 30*time.Second, time.Millisecond, "it says its id when it serves")
 	return cancel, ended, told
 }
 

@@ -295,12 +295,12 @@ while IFS= read -r name; do printf '{"resource": "%s", "outcome": "completed"}\n
 	pid := awaitFile(t, filepath.Join(dir, "pid"))
 	first.kill()
 	// The program goes with its worker, so that it is not at work beside its own next call.
-	require.Eventually(t, func() bool { return syscall.Kill(atoi(t, pid), 0) != nil || zombie(pid) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return syscall.Kill(atoi(t, pid), 0) != nil || zombie(pid) }, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(dir, "pid")))
 	second := h.plugin(dir, nil, args...)
 	again := awaitFile(t, filepath.Join(dir, "pid"))
 	require.NotEqual(t, pid, again)
-	require.Eventually(t, func() bool { return strings.Contains(second.said.String(), "waiting on purpose") }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return strings.Contains(second.said.String(), "waiting on purpose") }, 30*time.Second, 10*time.Millisecond,
 		"what the program says on its standard error is passed on")
 	for _, name := range []string{"box/done", "box/left"} {
 		require.False(t, h.look(name).State.PhaseFailed)

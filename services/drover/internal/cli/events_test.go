@@ -31,7 +31,7 @@ func following(t *testing.T, a *App, args ...string) (out, err *syncBuffer, stop
 
 func until(t *testing.T, b *syncBuffer, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(b.String(), text) }, 10*time.Second, time.Millisecond, text)
+	require.Eventually(t, func() bool { return strings.Contains(b.String(), text) }, 30*time.Second, time.Millisecond, text)
 }
 
 func (s *shelf) moved(name string, revision uint64, to string) {

@@ -42,7 +42,7 @@ func house(t *testing.T) *memory.System {
 				t.Errorf("%s: close: %v", name, err)
 			}
 		})
-		require.Eventually(t, func() bool { return h.Ready(ctx) == nil }, 10*time.Second, 5*time.Millisecond, name)
+		require.Eventually(t, func() bool { return h.Ready(ctx) == nil }, 30*time.Second, 5*time.Millisecond, name)
 	}
 	running.Go(func() {
 		second := time.NewTicker(50 * time.Millisecond)
@@ -294,7 +294,7 @@ func TestFollowingTheFeed(t *testing.T) {
 	go func() { done <- Main(ctx, &follower, []string{"events", "-f", "-o", "jsonl"}) }()
 	require.Equal(t, ExitOK, drover(t, a, "apply", "-f", manifest, "--wait", "--timeout", "20s").code)
 	require.Equal(t, ExitOK, drover(t, a, "start", "box/good", "--wait", "--timeout", "20s").code)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), `"to":"Started"`) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), `"to":"Started"`) }, 30*time.Second, 5*time.Millisecond)
 	cancel()
 	require.Equal(t, ExitOK, <-done, "Ctrl-C is how one stops following")
 	seen := map[string]uint64{}

@@ -47,7 +47,7 @@ func TestMachines(t *testing.T) {
 	do(ExitOK, "apply -f "+file)
 	require.Eventually(t, func() bool {
 		return strings.Contains(drover(t, houseApp(system), "get", "machines").out, "m1")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	r := do(ExitOK, "get machines -o wide")
 	require.Contains(t, r.out, "ready")
 	require.Contains(t, r.out, "waits for its agent to ask for the next task")

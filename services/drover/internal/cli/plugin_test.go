@@ -102,7 +102,7 @@ spec:
 	require.Eventually(t, func() bool {
 		out := drover(t, a, "logs", "box/b1").out
 		return strings.Contains(out, "Box.Make done") && strings.Contains(out, "Box.After done")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	cancel()
 	r = <-ended
 	require.Equal(t, ExitOK, r.code, r.err)

@@ -109,7 +109,7 @@ func TestRestart(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := b.Get(t.Context(), bus.Entity{Family: bus.Blueprint, Project: "default", Kind: "node"})
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, b.Close())
 	require.NoError(t, second.stop())
 }

@@ -490,7 +490,7 @@ func TestServeStopsWhenAskedAndAnswersWhatIsUnderWay(t *testing.T) {
 			_ = c.Close()
 		}
 		return err != nil
-	}, 5*time.Second, time.Millisecond, "new connections are refused")
+	}, 30*time.Second, time.Millisecond, "new connections are refused")
 	close(release)
 	require.Equal(t, 202, <-status)
 	require.NoError(t, <-served)

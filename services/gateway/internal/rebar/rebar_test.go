@@ -95,12 +95,12 @@ func TestAgent(t *testing.T) {
 	require.Eventually(t, func() bool { // it waits until somebody lets it go on
 		_, err := operator.Do(ctx, "GET", "/machines/"+m.Uuid, nil, &m)
 		return err == nil && !m.Runnable
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	incomplete := rebartest.Job{Uuid: m.CurrentJob}
 	require.Eventually(t, func() bool {
 		_, err := operator.Do(ctx, "GET", "/jobs/"+incomplete.Uuid, nil, &incomplete)
 		return err == nil && incomplete.State == "incomplete"
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	<-waits // from here on nothing but an event moves it
 	_, err = operator.Do(ctx, "PATCH", "/machines/"+m.Uuid, []rebartest.Op{{Op: "replace", Path: "/Runnable", Value: true}}, &m)
 	require.NoError(t, err)

@@ -248,7 +248,7 @@ func pidIn(t *testing.T, file string) int {
 		}
 		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	t.Cleanup(func() {
 		if t.Failed() {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // a broken runner must not leave it to the machine
@@ -272,7 +272,7 @@ func pids(t *testing.T, dir string) []int {
 func requireGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 5*time.Millisecond, "pid %d", pid)
+		require.Eventually(t, func() bool { return !alive(pid) }, 30*time.Second, 5*time.Millisecond, "pid %d", pid)
 	}
 }
 
