@@ -152,7 +152,7 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 	}
 	key := phaseKey(r.Phase)
 	if verb == "hold" {
-		p.shorten(key, now, answer.Lease)
+		p.shorten(key, now, max(answer.Lease, phase.LeaseDefault)) // by then everyone who lives is heard, whatever he was granted
 	}
 	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
 		Key: key, Input: in,

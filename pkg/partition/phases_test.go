@@ -273,3 +273,20 @@ func TestALeaseIsChanged(t *testing.T) {
 	f.later(phase.LeaseDefault + time.Second)
 	require.True(t, f.hold("third").Granted)
 }
+
+// TestWhoLivesKeepsAPhaseWhoseLeaseIsMadeShorter (simulator, seed 206752390160907): a holder reports as often as the lease that it
+// was granted asks for, and hears of a shorter one by its next report.
+func TestWhoLivesKeepsAPhaseWhoseLeaseIsMadeShorter(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.accept("Blueprint", "node", "apply", "1", leased("20s"))
+	require.True(t, f.hold("lives").Granted)
+	f.accept("Blueprint", "node", "apply", "2", leased("500ms"))
+	f.later(time.Second) // the blueprint is taken from memory for a moment
+	require.False(t, f.hold("next").Granted)
+	f.later(phase.LeaseMin + time.Second)
+	require.False(t, f.hold("next").Granted)
+	require.True(t, f.hold("lives").Granted)
+	f.later(phase.LeaseMin + time.Second)
+	require.True(t, f.hold("next").Granted, "now it knows")
+}

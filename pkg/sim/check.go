@@ -148,10 +148,12 @@ func (c *checker) stored(who string, a bus.Append, seq uint64, bury bool) {
 		c.job(who, a, bury)
 	case bus.PhaseRecord:
 		c.record(who, a, bury)
-	case bus.Spec:
-		c.spec(a.Body)
-		fallthrough
-	case bus.Blueprint:
+	case bus.Spec, bus.Blueprint:
+		if a.Entity.Family == bus.Spec {
+			c.spec(a.Body)
+		} else {
+			c.holds.defined[a.Entity.Kind]++
+		}
 		c.w.say("%s %s %s version %s", who, a.Entity.Family, a.Entity.Name, a.Version)
 	default:
 		c.w.violate("%s stored an event of a family that the simulated house does not drive: %v", who, a.Entity)

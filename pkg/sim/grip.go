@@ -14,7 +14,7 @@ const (
 	runningAfter = 500 * time.Millisecond // a call that lasts longer is told at once
 	holdTimeout  = 2 * time.Second        // one request for the phase
 	holdAgain    = time.Second            // wait before a phase that another worker holds is asked for again
-	holdReports  = 3                      // reports a lease
+	holdReports  = 3                      // reports a lease; none is later than with phase.LeaseDefault
 )
 
 // What is asked of the owner of a phase's record.
@@ -28,6 +28,7 @@ const (
 type grip struct {
 	worker   string
 	until    time.Time // it is held until then; zero: it is not
+	lease    time.Duration
 	next     time.Time // when the owner is asked again, at the latest
 	calls    int       // how many may hold it; 0: any number
 	interval time.Duration
@@ -120,7 +121,8 @@ func (h *grip) answered(asked time.Time, running bool, verb string, answer wire.
 		return answer.Reason
 	}
 	// As long as the owner may have counted from when it was asked.
-	h.until, h.next = asked.Add(answer.Lease), asked.Add(answer.Lease/holdReports)
+	h.until, h.lease = asked.Add(answer.Lease), answer.Lease
+	h.next = asked.Add(min(answer.Lease, phase.LeaseDefault) / holdReports)
 	h.calls, h.saidRunning = answer.Calls, running
 	if answer.Interval > 0 {
 		h.interval = answer.Interval

@@ -193,7 +193,7 @@ func (c *caller) carryOut(batch []*delivery) {
 	if w.calm && w.percent(10) {
 		took = w.upTo(2 * c.checkEvery)
 	}
-	unwanted := w.now // since when none of it is wanted
+	var unwanted time.Time // since when it is known that none of it is wanted
 	for took > 0 {
 		part := min(took, c.checkEvery)
 		if !w.pause(part) {
@@ -212,7 +212,7 @@ func (c *caller) carryOut(batch []*delivery) {
 				c.canceling++
 			}
 		}
-		if slices.Contains(canceled, false) {
+		if unwanted.IsZero() && !slices.Contains(canceled, false) {
 			unwanted = w.now
 		}
 		running = false

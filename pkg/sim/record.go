@@ -18,7 +18,9 @@ import (
 type holds struct {
 	phases map[bus.Phase]*held
 	named  int
-	stints map[int][]*stint // by partition, all that ever were
+	// defined is how many blueprints each kind has had.
+	defined map[string]int
+	stints  map[int][]*stint // by partition, all that ever were
 }
 
 // held is one phase: its record, those who call it, and what was truly done.
@@ -29,7 +31,9 @@ type held struct {
 	gone    map[string]time.Time // holders that are no more, since when that was seen
 }
 
-func newHolds() holds { return holds{phases: map[bus.Phase]*held{}, stints: map[int][]*stint{}} }
+func newHolds() holds {
+	return holds{phases: map[bus.Phase]*held{}, stints: map[int][]*stint{}, defined: map[string]int{}}
+}
 
 func (h *holds) of(p bus.Phase) *held {
 	if h.phases[p] == nil {
@@ -113,6 +117,10 @@ func (c *checker) failover(other, by *caller) bool {
 			return true
 		}
 	}
+	// A blueprint that makes the lease shorter holds for those who were granted a longer one, once they are silent for the default.
+	if c.holds.defined[other.phase.Kind] > 1 && other.grip.lease > phase.LeaseDefault && !by.answeredBy.at.Before(of.from.Add(phase.LeaseDefault)) {
+		return true
+	}
 	for _, s := range []*stint{by.answeredBy.stint, of.stint} {
 		if !s.p.setAt.Before(of.from) {
 			return true
@@ -137,7 +145,7 @@ func (c *checker) displayed(by *caller, begun, unwanted time.Time) {
 	if i < 0 || s.Activity != phase.Running && s.Activity != phase.Canceling {
 		w.violate("%s has called phase %s of %s since %s, and its record says %s", by.name, by.phase.Phase, by.phase.Kind, w.clockText(begun), recordText(&s))
 	}
-	if by.canceling == by.out && unwanted.Before(late) && s.Holders[i].Canceling < s.Holders[i].Out {
+	if by.canceling == by.out && !unwanted.IsZero() && unwanted.Before(late) && s.Holders[i].Canceling < s.Holders[i].Out {
 		w.violate("nothing of what %s has in phase %s of %s is wanted since %s, and its record says %s", by.name, by.phase.Phase, by.phase.Kind, w.clockText(unwanted), recordText(&s))
 	}
 }
