@@ -310,7 +310,8 @@ type Watch interface {
 type Readers interface {
 	// Get returns one entity from its bucket, or ErrNotFound. Entity.Partition is not needed.
 	Get(ctx context.Context, e Entity) (Stored, error)
-	// List calls each with every present entry of a family; project and kind narrow it where not empty.
+	// List calls each with every present entry of a family, once with each, also where they change while they are listed;
+	// project and kind narrow it where not empty. It keeps the keys in memory, some 100 bytes each.
 	List(ctx context.Context, f Family, project, kind string, each func(Stored) error) error
 	// WatchBucket follows a bucket; project, kind and name narrow it where not empty.
 	WatchBucket(ctx context.Context, f Family, project, kind, name string) (Watch, error)

@@ -105,6 +105,28 @@ func (s *suite) watch(t *testing.T) {
 		return present == n
 	}, "the bucket has them all")
 
+	listed := map[string]int{}
+	require.NoError(t, s.b.List(within(t), bus.Resource, t.Name(), "node", func(e bus.Stored) error {
+		if listed[e.Entity.Name]++; len(listed) == 1 { // all change while they are listed
+			for name, seq := range seqs {
+				seqs[name] = s.append(t, bus.Append{Entity: resource(t, name), Expect: seq})
+			}
+		}
+		return nil
+	}))
+	require.Len(t, listed, n)
+	for name, times := range listed {
+		require.Equal(t, 1, times, name)
+	}
+	eventually(t, func() bool {
+		present := map[string]uint64{}
+		require.NoError(t, s.b.List(within(t), bus.Resource, t.Name(), "node", func(e bus.Stored) error {
+			present[e.Entity.Name] = e.Seq
+			return nil
+		}))
+		return maps.Equal(seqs, present)
+	}, "the bucket has all changes")
+
 	ctx, cancel := context.WithCancel(t.Context())
 	w, err := s.b.WatchBucket(ctx, bus.Resource, t.Name(), "node", "")
 	require.NoError(t, err)

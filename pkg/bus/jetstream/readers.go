@@ -55,6 +55,7 @@ func (b *Bus) List(ctx context.Context, f bus.Family, project, kind string, each
 		return fmt.Errorf("list %s: %w", f.Bucket(), err)
 	}
 	defer r.close()
+	listed := map[string]struct{}{} // the server sends what changes on the way once more
 	for {
 		m, err := r.next(ctx, true)
 		if errors.Is(err, errDrained) {
@@ -67,9 +68,10 @@ func (b *Bus) List(ctx context.Context, f bus.Family, project, kind string, each
 		if err != nil {
 			return fmt.Errorf("list %s: %w", f.Bucket(), err)
 		}
-		if s.Deleted {
+		if _, again := listed[m.Subject]; s.Deleted || again {
 			continue
 		}
+		listed[m.Subject] = struct{}{}
 		if err := each(s); err != nil {
 			return err
 		}
