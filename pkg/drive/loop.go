@@ -482,7 +482,6 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 	for _, due := range fx.NextPoll {
 		p := ln.poll(due.Phase)
 		p.next, p.sent = due.Due, time.Time{}
-		l.due.add(due.Due, ln.key)
 	}
 	for _, f := range fx.Polls {
 		p := ln.poll(f.Phase)
@@ -494,7 +493,13 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 		l.stats.Polls++
 		l.port.Poll(&ln.state, f, f.UID+"/"+f.Phase+"/"+strconv.FormatUint(uint64(f.Attempt), 10)+"/"+
 			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
-		l.due.add(l.now.Add(l.limits.PollLease), ln.key)
+	}
+	if len(fx.NextPoll)+len(fx.Polls) > 0 {
+		next := l.now.Add(l.limits.PollLease)
+		if at := ln.nextDue(l.now, l.limits.PollLease); at.After(l.now) { // it may be a deadline, which comes before the poll's answer
+			next = at
+		}
+		l.due.add(next, ln.key)
 	}
 	l.recount(ln, fx.Recount)
 	l.tellChildren(ln, fx)

@@ -469,6 +469,36 @@ func TestTakeoverArmsTheDueTimes(t *testing.T) {
 	require.Len(t, w.work, 2, "both pending phases are polled")
 }
 
+// TestADeadlineEndsAPollThatIsOut (simulator, seed 54763307861436): whoever has the poll of a phase has it no longer than until the
+// phase's deadline. No sweep comes here.
+func TestADeadlineEndsAPollThatIsOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 7)
+	w.answers = true
+	w.bp.Phases[0].Timeout = 40 * time.Second
+	s := &shell{world: w}
+	s.loop = drive.New(s, drive.Limits{PollLease: time.Hour})
+	began := w.now
+	s.startPending()
+	s = &shell{world: w} // who takes over knows the time of the poll alone
+	s.loop = drive.New(s, drive.Limits{PollLease: time.Hour})
+	s.read(s.loop.Adopt)
+	s.loop.Begin(w.now)
+	w.now = w.now.Add(blueprint.IntervalDefault)
+	s.loop.Tick(w.now)
+	require.Len(t, w.work, 2, "both pending phases are polled")
+	for i := 0; w.now.Before(began.Add(40*time.Second)) && i < 1000; i++ {
+		w.now = later(w.now, s.loop.NextDue())
+		s.loop.Tick(w.now)
+		for s.answer() {
+		}
+	}
+	require.Equal(t, began.Add(40*time.Second), w.now)
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	state := w.states[key].State
+	require.Equal(t, resource.Failed, state.Phase("disk").Status)
+}
+
 // TestMoreSleepersThanLanes: phases that sleep and fell due together, of more resources than are kept in memory, are each
 // polled once in a lease. Every load of one finds a time in its state that is past, and makes another one go.
 func TestMoreSleepersThanLanes(t *testing.T) {
