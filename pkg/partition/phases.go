@@ -40,6 +40,7 @@ type phases struct {
 type lease struct {
 	of    time.Duration // that it was granted
 	until time.Time
+	order uint64 // of the holder's latest report
 	// over: its record is to be told that it was silent; that does not hold where it is heard before the record is.
 	over bool
 	// spared: the owner itself was late when the lease ended, and has let it have another.
@@ -145,6 +146,10 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 		answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
 		answer.Lease, answer.CallLease = phase.HoldLease(def.Lease), def.CancelLease()
 	case "release":
+		if report.Order != 0 && report.Order < p.heard[phaseKey(r.Phase)][report.Worker].order {
+			refuse("it has asked for the phase since") // this word was late, and is of the holder's time before
+			return
+		}
 		in.Release = &said
 	default:
 		refuse("a phase's worker cannot ask for " + strconv.Quote(verb))
@@ -158,7 +163,7 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 		Key: key, Input: in,
 		Reply: func(granted phase.Reply) {
 			if answer.Granted = granted.Granted; granted.Granted {
-				p.hears(key, report.Worker, now, answer.Lease)
+				p.hears(key, &report, now, answer.Lease)
 			}
 			for i := range granted.Holders {
 				answer.Holders = append(answer.Holders, granted.Holders[i].Worker)
@@ -239,11 +244,12 @@ func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint) (*blueprint.
 }
 
 // hears that a holder lives: it holds the phase for so long without another word.
-func (p *phases) hears(key drive.AggregateKey, worker string, at time.Time, of time.Duration) {
+func (p *phases) hears(key drive.AggregateKey, report *wire.PhaseReport, at time.Time, of time.Duration) {
 	held := p.heard[key]
-	if _, ok := held[worker]; ok { // else it holds the phase unnamed
-		held[worker] = lease{of: of, until: at.Add(of)}
-		p.silentAt = earlier(p.silentAt, held[worker].until) // where the lease is a shorter one now
+	if l, ok := held[report.Worker]; ok { // else it holds the phase unnamed
+		until := at.Add(of)
+		held[report.Worker] = lease{of: of, until: until, order: max(l.order, report.Order)}
+		p.silentAt = earlier(p.silentAt, until) // where the lease is a shorter one now
 	}
 }
 
@@ -390,7 +396,7 @@ func (p *phases) dismiss(now time.Time) {
 			switch {
 			case l.over || now.Before(l.until):
 			case now.Sub(l.until) > lateMost && !l.spared:
-				held[worker] = lease{of: l.of, until: now.Add(l.of), spared: true}
+				held[worker] = lease{of: l.of, until: now.Add(l.of), order: l.order, spared: true}
 			default:
 				silent = append(silent, worker)
 				l.over = true
@@ -411,7 +417,7 @@ func (p *phases) dismiss(now time.Time) {
 func (p *phases) stay(key drive.AggregateKey, workers []string) {
 	for _, w := range workers {
 		if l, ok := p.heard[key][w]; ok && l.over {
-			p.heard[key][w] = lease{of: l.of, until: p.o.c.Now().Add(l.of), spared: true}
+			p.heard[key][w] = lease{of: l.of, until: p.o.c.Now().Add(l.of), order: l.order, spared: true}
 		}
 	}
 	p.listen()

@@ -290,3 +290,22 @@ func TestWhoLivesKeepsAPhaseWhoseLeaseIsMadeShorter(t *testing.T) {
 	f.later(phase.LeaseMin + time.Second)
 	require.True(t, f.hold("next").Granted, "now it knows")
 }
+
+// TestALateReleaseIsNotHeard (simulator, seeds 54763307842717 and 54763307847951): what a worker said before it asked for the phase
+// again does not take the phase from it.
+func TestALateReleaseIsNotHeard(t *testing.T) {
+	t.Parallel()
+	f, _ := holding(t)
+	say := func(verb string, order uint64) bool {
+		answer := f.tell(old, verb, wire.PhaseReport{Worker: "a", Order: order})
+		f.shell.run(f.owner)
+		return answer.Granted
+	}
+	require.True(t, say("hold", 10))
+	require.True(t, say("hold", 12))
+	say("release", 11)
+	require.Equal(t, "held by a", f.hold(old, "b").Reason)
+	say("release", 13)
+	require.True(t, f.hold(old, "b").Granted)
+	require.False(t, say("hold", 14))
+}

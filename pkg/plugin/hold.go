@@ -265,7 +265,9 @@ func (h *hold) tell() {
 func (h *hold) report(now time.Time, out, canceling int) wire.PhaseReport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := wire.PhaseReport{Worker: h.worker, Out: uint32(out), Canceling: uint32(canceling), Counts: h.counts}
+	r := wire.PhaseReport{
+		Worker: h.worker, Out: uint32(out), Canceling: uint32(canceling), Counts: h.counts, Order: uint64(max(now.UnixNano(), 1)),
+	}
 	if !h.lastCall.IsZero() {
 		r.LastCallAgo = max(now.Sub(h.lastCall), 1)
 	}

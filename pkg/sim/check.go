@@ -31,6 +31,7 @@ type checker struct {
 	handed     map[resource.Fence]bool
 	completed  map[entry]bool
 	answers    map[answer]bool // what workers said
+	applied    map[applied]int // by events, and not yet acknowledged
 	polled     map[resource.Fence]int
 	commands   []capturedCommand
 	refusals   map[string]bool // by request id
@@ -64,6 +65,12 @@ type jobSeen struct {
 // entry is a phase's one passage through a state for a job.
 type entry struct{ uid, job, state, phase string }
 
+// applied is an answer that an owner has made an event of.
+type applied struct {
+	who string
+	answer
+}
+
 type answer struct {
 	fence   resource.Fence
 	outcome resource.Outcome
@@ -78,7 +85,7 @@ func newChecker(w *World) *checker {
 	return &checker{
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
-		completed: map[entry]bool{}, answers: map[answer]bool{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
+		completed: map[entry]bool{}, answers: map[answer]bool{}, applied: map[applied]int{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
 		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, families: newFamilies(), holds: newHolds(),
 	}
 }
@@ -216,7 +223,7 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 	if a.Header.Revision != after.Revision {
 		w.violate("%s: the header says revision %d, the state %d", key, a.Header.Revision, after.Revision)
 	}
-	c.result(&e.Event, &before)
+	c.result(who, &e.Event, &before)
 	if e.Event.Cause.Kind == "lost" {
 		c.lost(&before, e.Event.Cause.Phase)
 	}
@@ -256,7 +263,7 @@ func (c *checker) resource(who string, a bus.Append, seq uint64) {
 }
 
 // result holds an event that a result caused to what workers said: the fence of the call that was out, no other.
-func (c *checker) result(e *resource.Event, before *resource.State) {
+func (c *checker) result(who string, e *resource.Event, before *resource.State) {
 	if e.Cause.Kind != "result" {
 		return
 	}
@@ -265,7 +272,8 @@ func (c *checker) result(e *resource.Event, before *resource.State) {
 		c.w.violate("%s: a result of phase %s was applied, and no call was out", before.Key, e.Cause.Phase)
 	}
 	for _, o := range resource.Outcomes() {
-		if o.String() == e.Cause.Outcome && c.answers[answer{fenceOf(before, p), o}] {
+		if a := (answer{fenceOf(before, p), o}); o.String() == e.Cause.Outcome && c.answers[a] {
+			c.applied[applied{who, a}]++
 			return
 		}
 	}
@@ -419,7 +427,12 @@ func (d *settled) Ack() error {
 		d.w.violate("a result that cannot be read was acknowledged: %v", err)
 	}
 	s := c.states[resource.Key{Project: e.Project, Kind: e.Kind, Name: e.Name}]
-	if p := s.Phase(r.Fence.Phase); p != nil && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
+	// Where this owner has applied it, another, who does not know that it was the answer to his poll, may await it still: he has
+	// canceled the phase since, and waits for its lease.
+	by := applied{d.s.p.name, answer{r.Fence, r.Outcome}}
+	if c.applied[by] > 0 {
+		c.applied[by]--
+	} else if p := s.Phase(r.Fence.Phase); p != nil && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
 		d.w.violate("%s acknowledged the result %s of %+v, which is still awaited", d.s.p.name, r.Outcome, r.Fence)
 	}
 	return d.delivery.Ack()

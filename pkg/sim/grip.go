@@ -96,7 +96,9 @@ func (h *grip) due(now time.Time, running bool) (due bool, again time.Time) {
 // report is what the owner is told when it is asked: out is how many resources are in calls, and canceling how many of these
 // are not wanted any more.
 func (h *grip) report(now time.Time, out, canceling int) wire.PhaseReport {
-	r := wire.PhaseReport{Worker: h.worker, Out: uint32(out), Canceling: uint32(canceling), Counts: h.counts}
+	r := wire.PhaseReport{
+		Worker: h.worker, Out: uint32(out), Canceling: uint32(canceling), Counts: h.counts, Order: uint64(now.UnixNano()),
+	}
 	if !h.lastCall.IsZero() {
 		r.LastCallAgo = max(now.Sub(h.lastCall), 1)
 	}

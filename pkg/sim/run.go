@@ -25,6 +25,8 @@ type Result struct {
 const (
 	settleWithin = 6 * time.Hour // after the faults have stopped
 	tombstoneTTL = time.Hour
+	// retireLooks are the sweeps, hours apart, by which the consumer of a phase in no use is gone, and then the phase's record.
+	retireLooks = 4
 )
 
 // Run runs one seed to its end, or to its first violation. trace, where not nil, is told everything that happens; it
@@ -137,6 +139,10 @@ func (w *World) restart() {
 	w.sweepUntilQuiet()
 	w.until(w.now.Add(settleWithin + tombstoneTTL))
 	w.sweepUntilQuiet()
+	for range retireLooks {
+		w.until(w.now.Add(2 * tombstoneTTL))
+		w.sweepUntilQuiet()
+	}
 	w.until(w.now.Add(2 * tombstoneTTL))
 	w.check.forgotten()
 

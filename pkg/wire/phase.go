@@ -122,6 +122,8 @@ type PhaseReport struct {
 	Out, Canceling                   uint32
 	Counts                           phase.Counts
 	LastCallAgo, WakeIn, WakeUntilIn time.Duration
+	// Order grows with each report under this name; a release that comes after a later report is not heard. 0: unknown.
+	Order uint64
 }
 
 // At is the report as the engine takes it.
@@ -173,7 +175,7 @@ func EncodePhaseReport(r PhaseReport) ([]byte, error) {
 	}
 	return marshal(&agentv1.PhaseReport{
 		Worker: r.Worker, Out: r.Out, Canceling: r.Canceling, Counts: countsToProto(r.Counts),
-		LastCallAgo: span(r.LastCallAgo), WakeIn: span(r.WakeIn), WakeUntilIn: span(r.WakeUntilIn),
+		LastCallAgo: span(r.LastCallAgo), WakeIn: span(r.WakeIn), WakeUntilIn: span(r.WakeUntilIn), Order: r.Order,
 	})
 }
 
@@ -183,7 +185,7 @@ func DecodePhaseReport(body []byte) (PhaseReport, error) {
 	if err := unmarshal(body, m); err != nil {
 		return PhaseReport{}, err
 	}
-	r := PhaseReport{Worker: m.Worker, Out: m.Out, Canceling: m.Canceling, Counts: countsFromProto(m.Counts)}
+	r := PhaseReport{Worker: m.Worker, Out: m.Out, Canceling: m.Canceling, Counts: countsFromProto(m.Counts), Order: m.Order}
 	var err error
 	if r.LastCallAgo, err = lasting("lastCallAgo", m.LastCallAgo); err != nil {
 		return PhaseReport{}, err

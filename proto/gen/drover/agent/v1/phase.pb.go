@@ -41,7 +41,10 @@ type PhaseReport struct {
 	// How long until the next of those that it left sleeping is due; unset where it knows of none.
 	WakeIn *durationpb.Duration `protobuf:"bytes,6,opt,name=wake_in,json=wakeIn,proto3" json:"wake_in,omitempty"`
 	// How long until the last of them is due.
-	WakeUntilIn   *durationpb.Duration `protobuf:"bytes,7,opt,name=wake_until_in,json=wakeUntilIn,proto3" json:"wake_until_in,omitempty"`
+	WakeUntilIn *durationpb.Duration `protobuf:"bytes,7,opt,name=wake_until_in,json=wakeUntilIn,proto3" json:"wake_until_in,omitempty"`
+	// Grows with each report under this name, also after a restart (the worker's clock in nanoseconds does): a release that comes
+	// after a later report is not heard. 0: an older worker says nothing of it.
+	Order         uint64 `protobuf:"varint,8,opt,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,6 +126,13 @@ func (x *PhaseReport) GetWakeUntilIn() *durationpb.Duration {
 		return x.WakeUntilIn
 	}
 	return nil
+}
+
+func (x *PhaseReport) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
 }
 
 // PhaseHold answers it.
@@ -230,7 +240,7 @@ var File_drover_agent_v1_phase_proto protoreflect.FileDescriptor
 
 const file_drover_agent_v1_phase_proto_rawDesc = "" +
 	"\n" +
-	"\x1bdrover/agent/v1/phase.proto\x12\x0fdrover.agent.v1\x1a\x1bdrover/state/v1/phase.proto\x1a\x1egoogle/protobuf/duration.proto\"\xbd\x02\n" +
+	"\x1bdrover/agent/v1/phase.proto\x12\x0fdrover.agent.v1\x1a\x1bdrover/state/v1/phase.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd3\x02\n" +
 	"\vPhaseReport\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x10\n" +
 	"\x03out\x18\x02 \x01(\rR\x03out\x12\x1c\n" +
@@ -238,7 +248,8 @@ const file_drover_agent_v1_phase_proto_rawDesc = "" +
 	"\x06counts\x18\x04 \x01(\v2\x1c.drover.state.v1.PhaseCountsR\x06counts\x12=\n" +
 	"\rlast_call_ago\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastCallAgo\x122\n" +
 	"\awake_in\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06wakeIn\x12=\n" +
-	"\rwake_until_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\vwakeUntilIn\"\x8f\x02\n" +
+	"\rwake_until_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\vwakeUntilIn\x12\x14\n" +
+	"\x05order\x18\b \x01(\x04R\x05order\"\x8f\x02\n" +
 	"\tPhaseHold\x12\x18\n" +
 	"\agranted\x18\x01 \x01(\bR\agranted\x12/\n" +
 	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x14\n" +
