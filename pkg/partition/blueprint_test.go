@@ -558,6 +558,28 @@ func TestAConsumerStaysAsLongAsItsWork(t *testing.T) {
 	require.NotContains(t, f.versions(), first)
 }
 
+// TestAConsumerThatIsMadeAgainGoes (simulator, seed 54763307855278): an owner whose time is over may make the consumers of a blueprint
+// that it still takes for the present one, when the next one has removed what nothing needs.
+func TestAConsumerThatIsMadeAgainGoes(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.accept("Blueprint", "node", "apply", "first", node("old"))
+	f.accept("Blueprint", "node", "apply", "second", node("new"))
+	for i := 0; f.bound("old"); i++ {
+		require.Less(t, i, 10)
+		f.passed(time.Minute)
+	}
+	for range 10 {
+		f.passed(time.Minute) // it is sure that nothing is left
+	}
+	require.NoError(t, f.look.EnsurePhase(t.Context(), bus.Phase{Project: "p", Kind: "node", Phase: "old"}))
+	for range 3 {
+		f.passed(time.Hour)
+	}
+	require.False(t, f.bound("old"))
+	require.True(t, f.bound("new"))
+}
+
 // TestAPollOfAPhaseThatHasLeftIsDropped (simulator, seeds 273045513987998 and 273045514045174): an owner that does not know yet
 // that a resource is done with a phase polls it, when the phase has left its blueprint and has no consumer any more.
 func TestAPollOfAPhaseThatHasLeftIsDropped(t *testing.T) {

@@ -143,7 +143,7 @@ func (k *keeper) sweep(now time.Time) {
 					return
 				}
 				if kind.at = k.p.c.Now().Add(kind.after); err == nil && !left {
-					kind.at = time.Time{}
+					kind.at = k.p.c.Now().Add(lookIdle)
 				}
 			})
 		})

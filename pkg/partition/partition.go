@@ -30,6 +30,7 @@ const (
 	retryAfter = time.Second      // before a result that could not be applied comes again
 	lookFirst  = 30 * time.Second // after a takeover, and after another owner was met
 	lookMost   = 30 * time.Minute // between two looks: less than the time for which a tombstone is there
+	lookIdle   = time.Hour        // before a blueprint of which nothing was left is looked at: an owner, late, may have made a consumer anew
 )
 
 // Bus is the part of the bus that an Owner needs.
