@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -53,8 +52,8 @@ func TestRestoreOntoASystem(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "backup")
 	h.run(cli.ExitOK, "backup", folder)
 	h.stop()
-	var told bytes.Buffer
-	a := &cli.App{Err: &told, Getenv: func(string) string { return "" }, Connect: connect, Up: up.Run}
+	told := &output{} // services write to it too
+	a := &cli.App{Err: told, Getenv: func(string) string { return "" }, Connect: connect, Up: up.Run}
 	code := cli.Main(context.Background(), a, []string{
 		"up", "--data", filepath.Join(directory, ".drover"), "--nats", "127.0.0.1:0", "--http", "127.0.0.1:0", "--restore", folder})
 	require.Equal(t, cli.ExitConflict, code, told.String())
