@@ -148,6 +148,7 @@ type aggregateLane[S, I, R any] struct {
 	seqs   map[EntityKey]uint64
 	loaded bool
 	busy   bool
+	lost   bool // an append was not answered, or another writer was first, and the log was not read since
 	queue  []*aggregateItem[I, R]
 	idleAt *list.Element
 }
@@ -298,7 +299,7 @@ func (a *Aggregates[S, I, R]) load(lanes []*aggregateLane[S, I, R], fresh bool) 
 		return
 	}
 	for i, ln := range lanes {
-		ln.state, ln.seqs, ln.loaded = loaded[i].State, loaded[i].Seqs, true
+		ln.state, ln.seqs, ln.loaded, ln.lost = loaded[i].State, loaded[i].Seqs, true, false
 		if ln.seqs == nil {
 			ln.seqs = map[EntityKey]uint64{}
 		}
@@ -315,6 +316,9 @@ func (a *Aggregates[S, I, R]) run(ln *aggregateLane[S, I, R]) {
 			if !ln.loaded {
 				queue := ln.queue
 				ln.queue = nil
+				if ln.lost { // nobody else would come to know what was stored
+					a.again(ln.key)
+				}
 				for _, it := range queue {
 					it.Back(errors.New("the log could not be read"))
 				}
@@ -441,7 +445,7 @@ func (a *Aggregates[S, I, R]) stored(d *decided[S, I, R], first uint64) {
 // failed has what a batch decided decided anew: it may be stored though its answer was lost, so the log is read.
 func (a *Aggregates[S, I, R]) failed(batch []*decided[S, I, R], err error) {
 	for _, d := range batch {
-		d.lane.busy, d.lane.loaded = false, false
+		d.lane.busy, d.lane.loaded, d.lane.lost = false, false, true
 		switch {
 		case len(batch) > 1:
 			d.item.alone = true

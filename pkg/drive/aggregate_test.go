@@ -386,3 +386,52 @@ func TestWhatATellingOffersComesAfter(t *testing.T) {
 	require.Equal(t, []string{"first", "second"}, w.state["l"].Seen)
 	require.Equal(t, uint64(2), h.loop.Stats().Steps)
 }
+
+// knower remembers what it was told of.
+type knower struct {
+	*ledgerHouse
+	known ledger
+}
+
+func (h *knower) Known(k drive.AggregateKey, s ledger) time.Time {
+	h.known = s
+	return h.ledgerHouse.Known(k, s)
+}
+
+// TestWhatWasStoredUnheardIsKnown (simulator, seed 54763307897013): an append whose answer was lost, in front of a log that could not
+// be read then, is looked at until it can be, though nobody asks.
+func TestWhatWasStoredUnheardIsKnown(t *testing.T) {
+	t.Parallel()
+	unheard := 0
+	for seed := range uint64(100) {
+		w := newLedgers(t, seed)
+		h := &knower{ledgerHouse: w.house(drive.AggregateLimits{})}
+		h.loop = drive.NewAggregates(h, drive.AggregateLimits{})
+		back := false
+		h.loop.Offer(drive.AggregateInput[entry, string]{
+			Key: drive.AggregateKey{Project: "p", ID: "l0"}, Input: entry{id: "a", steps: 1, alone: true}, Reply: func(string) {},
+			Back: func(error) { back = true },
+		})
+		h.unread = true
+		h.answer()
+		if !back || w.state["l0"].Entries == "" {
+			continue
+		}
+		unheard++
+		require.Empty(t, h.known.Entries)
+		at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+		for i := range 4 {
+			require.False(t, h.loop.NextDue().IsZero())
+			h.unread = i < 2
+			h.loop.Tick(at.Add(time.Duration(i) * time.Minute))
+			if i < 2 {
+				require.Empty(t, h.known.Entries)
+				continue
+			}
+			break
+		}
+		require.Equal(t, "a;", h.known.Entries)
+		require.Empty(t, h.out)
+	}
+	require.Positive(t, unheard)
+}
