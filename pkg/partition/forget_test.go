@@ -302,6 +302,23 @@ func TestAnOwnerLooksAgain(t *testing.T) {
 	require.False(t, f.remains())
 }
 
+// TestAnOwnerWhoseClockIsSetBackLooks (simulator, seed 231387424387521): it does not wait for the time that its clock showed before.
+func TestAnOwnerWhoseClockIsSetBackLooks(t *testing.T) {
+	t.Parallel()
+	sys, now := memory.New(memory.Options{Partitions: 1}), time.Now()
+	clock := func() time.Time { return now }
+	f := serve(t, sys, clock)
+	now = now.Add(-24 * time.Hour)
+	other := serve(t, sys, clock)
+	other.send("apply", "1", wire.Command{Manifest: &wire.Manifest{APIVersion: "drover/v1", Kind: resource.ListenerKind, Name: "a", Spec: []byte(`{"x":1}`)}})
+	other.link.forget = func(bus.Entity) error { return context.DeadlineExceeded } // it dies before it has forgotten it
+	other.send("delete", "2", wire.Command{})
+	f.sweep()
+	now = now.Add(31 * time.Second)
+	f.sweep()
+	require.False(t, f.remains())
+}
+
 // TestAnOwnerThatIsMetAgainAndAgainLooks: of two owners that are in each other's way between any two sweeps, each still looks at
 // what the other one has written.
 func TestAnOwnerThatIsMetAgainAndAgainLooks(t *testing.T) {

@@ -211,6 +211,9 @@ func (o *Owner) look() {
 			o.lookAt = at
 		}
 	}
+	if at := now.Add(o.lookAfter); at.Before(o.lookAt) { // the clock was set back
+		o.lookAt = at
+	}
 	if now.Before(o.lookAt) {
 		return
 	}

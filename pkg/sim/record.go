@@ -26,6 +26,7 @@ type holds struct {
 // held is one phase: its record, those who call it, and what was truly done.
 type held struct {
 	record  phase.State
+	writer  string // of the record's last event
 	callers []*caller
 	made    phase.Counts
 	gone    map[string]time.Time // holders that are no more, since when that was seen
@@ -195,7 +196,7 @@ func (c *checker) record(who string, a bus.Append, bury bool) {
 	if most := h.made; !f.slow && !f.pauses && !f.doubled && !f.overlap && (counts.Calls > most.Calls || counts.Resources > most.Resources || counts.Completed > most.Completed || counts.Failed > most.Failed || counts.Pending > most.Pending) { // else a word may come late
 		w.violate("phase %s of %s counts %+v, and what was done is %+v", p.Phase, p.Kind, counts, most)
 	}
-	h.record = s
+	h.record, h.writer = s, who
 }
 
 func recordText(s *phase.State) string {
@@ -214,6 +215,20 @@ func recordText(s *phase.State) string {
 // lease (at most the longest of a scenario), and another where an owner has taken over.
 const goneWithin = sweepTick + 2*leaseLongest + 10*time.Second
 
+// lookedWithin is how much longer that is where the owner has not written the record itself: another one has, late, and of that it
+// learns when it looks.
+const lookedWithin = 31 * time.Minute
+
+// within is how long a phase's record may name a worker that is gone.
+func (c *checker) within(p bus.Phase, h *held) time.Duration {
+	for _, s := range c.holds.stints[p.Partition(c.w.server.Partitions())] {
+		if s.ended.IsZero() && s.p.name == h.writer {
+			return goneWithin
+		}
+	}
+	return goneWithin + lookedWithin
+}
+
 // leaseLongest is the longest lease that a scenario's phases have.
 const leaseLongest = 10 * time.Second
 
@@ -229,7 +244,7 @@ func (c *checker) held() string {
 				delete(h.gone, name)
 			case !gone:
 				h.gone[name] = c.w.now
-			case c.w.now.After(since.Add(goneWithin)) && c.w.now.After(c.restarted.Add(goneWithin)):
+			case c.w.now.After(since.Add(c.within(p, h))) && c.w.now.After(c.restarted.Add(goneWithin)):
 				c.w.violate("%s is gone since %s, and holds phase %s of %s: %s", name, c.w.clockText(since), p.Phase, p.Kind, recordText(&h.record))
 			}
 		}
