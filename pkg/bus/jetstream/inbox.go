@@ -75,7 +75,7 @@ func inboxFilter(stream string, partition int) string {
 
 // ensure makes the partition's one consumer, or finds it.
 func (in *inbox) ensure(ctx context.Context) error {
-	err := in.b.createConsumer(ctx, in.stream, natsjs.ConsumerConfig{
+	_, err := in.b.createConsumer(ctx, in.stream, natsjs.ConsumerConfig{
 		Durable: in.consumer(), FilterSubject: inboxFilter(in.stream, in.partition),
 		DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: in.b.options.InputAckWait,
 		MaxDeliver: unlimited, MaxAckPending: inboxAckPending,

@@ -60,8 +60,8 @@ func (b *Bus) streamInfo(ctx context.Context, name, subjects string) (*natsjs.St
 	return info, b.api(ctx, "STREAM.INFO."+name, request, info)
 }
 
-// createConsumer makes a consumer, or changes it to be as given.
-func (b *Bus) createConsumer(ctx context.Context, stream string, c natsjs.ConsumerConfig) error {
+// createConsumer makes a consumer, or changes it to be as given. pending is how many messages it has to deliver.
+func (b *Bus) createConsumer(ctx context.Context, stream string, c natsjs.ConsumerConfig) (pending uint64, err error) {
 	if c.Durable != "" {
 		c.Name = c.Durable
 	}
@@ -69,10 +69,14 @@ func (b *Bus) createConsumer(ctx context.Context, stream string, c natsjs.Consum
 	if c.FilterSubject != "" {
 		subject += "." + c.FilterSubject
 	}
-	return b.api(ctx, subject, struct {
+	var made struct {
+		Pending uint64 `json:"num_pending"`
+	}
+	err = b.api(ctx, subject, struct {
 		Stream string                `json:"stream_name"`
 		Config natsjs.ConsumerConfig `json:"config"`
-	}{stream, c}, nil)
+	}{stream, c}, &made)
+	return made.Pending, err
 }
 
 // consumerInfo is ErrNotFound if there is none.

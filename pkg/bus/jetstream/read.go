@@ -38,6 +38,7 @@ type reader struct {
 	consumer string // empty: to be made
 	last     uint64 // sequence in the stream of the last message
 	seen     uint64 // sequence in the consumer of the last message
+	made     uint64 // how many messages the consumer had to deliver when it was made
 	pending  uint64 // how many were behind the last message when it was sent
 }
 
@@ -71,9 +72,11 @@ func (r *reader) bind(ctx context.Context) error {
 	if r.last > 0 {
 		c.DeliverPolicy, c.OptStartSeq = natsjs.DeliverByStartSequencePolicy, r.last+1
 	}
-	if err := r.b.createConsumer(ctx, r.stream, c); err != nil {
+	made, err := r.b.createConsumer(ctx, r.stream, c)
+	if err != nil {
 		return fmt.Errorf("reader of %s: %w", r.stream, err)
 	}
+	r.made = made
 	r.consumer, r.seen, r.pulls.open = c.Name, 0, false
 	return nil
 }
@@ -121,10 +124,21 @@ func (r *reader) next(ctx context.Context, end bool) (message, error) {
 					return got, err
 				}
 			case drained:
-				if end {
-					silence.Stop()
+				if !end {
+					break
+				}
+				silence.Stop()
+				if r.seen >= r.made {
 					return message{}, errDrained
 				}
+				// Messages were removed since, or the server counts too few: one that is removed while a consumer is made is
+				// taken off what that has to deliver without having been counted (nats-server 2.15.2). Another one tells.
+				select {
+				case <-ctx.Done():
+					return message{}, ctx.Err()
+				case <-time.After(readAgain):
+				}
+				r.drop()
 			case nobody:
 				// Its leader moves, or it was lost with the server that held it.
 				silence.Stop()
@@ -212,6 +226,7 @@ func (b *Bus) readAfter(ctx context.Context, stream, filter string, after uint64
 				return ctx.Err()
 			case <-time.After(readAgain):
 			}
+			r.drop() // the server may count too few for it, see next
 			continue
 		}
 		if err != nil {

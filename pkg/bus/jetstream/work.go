@@ -29,7 +29,7 @@ const (
 
 // EnsurePhase implements bus.Work.
 func (b *Bus) EnsurePhase(ctx context.Context, p bus.Phase) error {
-	err := b.createConsumer(ctx, streamWork, natsjs.ConsumerConfig{
+	_, err := b.createConsumer(ctx, streamWork, natsjs.ConsumerConfig{
 		Durable: p.Consumer(), FilterSubject: p.WorkSubject(), Description: p.Project + "/" + p.Kind + "/" + p.Phase,
 		DeliverPolicy: natsjs.DeliverAllPolicy, AckPolicy: natsjs.AckExplicitPolicy, AckWait: b.options.WorkAckWait,
 		MaxDeliver: unlimited, MaxAckPending: workAckPending, MaxWaiting: workPullers,
