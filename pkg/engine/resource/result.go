@@ -152,7 +152,11 @@ func (x *step) pending(p *PhaseRun, ph *blueprint.Phase, r Result) {
 	if p.Callback {
 		interval = 0 // it is not called again
 	}
-	same := p.Status == Sleeping && p.Interval == interval && p.Message == cut(r.Message) &&
+	message := cut(r.Message)
+	if message == "" && p.Status == Sleeping {
+		message = p.Message // it says nothing new, and what it said stays with the rest of the phase's data (seed 003, "Phase Plugins")
+	}
+	same := p.Status == Sleeping && p.Interval == interval && p.Message == message &&
 		maps.Equal(merge(x.s.Attributes, r.Attributes), x.s.Attributes) &&
 		maps.Equal(merge(p.Data, r.Data), p.Data) && maps.Equal(merge(p.Outputs, r.Outputs), p.Outputs)
 	if same {
@@ -175,7 +179,7 @@ func (x *step) pending(p *PhaseRun, ph *blueprint.Phase, r Result) {
 	if wasSleeping {
 		p.Since = since
 	}
-	p.InFlight, p.Interval, p.Due, p.Message = false, interval, x.at.Add(interval), cut(r.Message)
+	p.InFlight, p.Interval, p.Due, p.Message = false, interval, x.at.Add(interval), message
 	if p.Callback {
 		p.Due = time.Time{} // nobody is asked: who does it calls back, or the attempt times out
 	}
