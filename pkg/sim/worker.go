@@ -134,6 +134,7 @@ func (k *worker) settle(d *delivery, work wire.Work, r resource.Result) bool {
 				return false
 			}
 		}
+		w.check.stored++
 		w.poke = true
 	}
 	if w.fault(w.faults.late, 5) {
