@@ -36,7 +36,7 @@ type checker struct {
 	commands   []capturedCommand
 	refusals   map[string]bool // by request id
 	rubbish    int             // results that nobody can read, and that somebody sent
-	stored     int             // of them, those of which he was told that they were stored
+	kept       int             // of them, those of which he was told that they were stored
 	asking     int             // users who wait for an answer
 	events     int
 	resting    bool // nothing moves any more
@@ -595,7 +595,7 @@ func (c *checker) atRest() {
 			w.violate("the captured command %s has neither a job nor a refusal", cmd.id)
 		}
 	}
-	if aside := len(w.sys.Poison()); aside > c.rubbish || c.stored > 0 && aside == 0 {
+	if aside := len(w.sys.Poison()); aside > c.rubbish || c.kept > 0 && aside == 0 {
 		w.violate("%d messages were set aside, of %d that nobody can read", aside, c.rubbish)
 	}
 	c.trees()

@@ -134,7 +134,7 @@ func (k *worker) settle(d *delivery, work wire.Work, r resource.Result) bool {
 				return false
 			}
 		}
-		w.check.stored++
+		w.check.kept++
 		w.poke = true
 	}
 	if w.fault(w.faults.late, 5) {
