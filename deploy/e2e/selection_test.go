@@ -201,9 +201,30 @@ func (s *selecting) until(id string, done func(job.Record) bool) (r job.Record) 
 			}
 		}
 		if !pause(s.ctx, 20*time.Millisecond) {
-			require.Fail(s.t, "it does not end", "%s %s: %+v", r.Verb, r.State, r.Selection)
+			r.Selection.Refusals = nil
+			require.Fail(s.t, "it does not end", "%s %s: %+v\n%s", r.Verb, r.State, r.Selection, s.open(id))
 		}
 	}
+}
+
+// open is what has not ended of a selection, and why.
+func (s *selecting) open(id string) (text string) {
+	for _, m := range s.listIn(context.WithoutCancel(s.ctx), bus.Job) {
+		e, err := wire.DecodeJob(m.Body)
+		if err != nil || e.Record.Ref.Selection != id || e.Record.State.Final() {
+			continue
+		}
+		text += fmt.Sprintf("job %s of %s is %s", e.Record.ID, e.Record.Name, e.Record.State)
+		r, err := s.bus.Get(context.WithoutCancel(s.ctx), bus.Entity{Family: bus.Resource, Project: project, Kind: e.Record.Kind, Name: e.Record.Name})
+		if err != nil {
+			text += fmt.Sprintln(":", err)
+			continue
+		}
+		if of, err := wire.DecodeResource(r.Body); err == nil {
+			text += fmt.Sprintf(", phases %+v, jobs %+v, because %+v\n", of.State.Phases, of.State.Jobs, resource.Why(&of.State))
+		}
+	}
+	return text
 }
 
 func (s *selecting) ended(id string, want job.State) job.Record {
@@ -231,7 +252,12 @@ func (s *selecting) once(id string, want int) {
 
 func (s *selecting) list(f bus.Family) (all []bus.Stored) {
 	s.t.Helper()
-	err := s.bus.List(s.ctx, f, project, "", func(m bus.Stored) error { all = append(all, m); return nil })
+	return s.listIn(s.ctx, f)
+}
+
+func (s *selecting) listIn(ctx context.Context, f bus.Family) (all []bus.Stored) {
+	s.t.Helper()
+	err := s.bus.List(ctx, f, project, "", func(m bus.Stored) error { all = append(all, m); return nil })
 	require.NoError(s.t, err)
 	return all
 }

@@ -482,6 +482,7 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 	for _, due := range fx.NextPoll {
 		p := ln.poll(due.Phase)
 		p.next, p.sent = due.Due, time.Time{}
+		l.wake(ln, due.Due)
 	}
 	for _, f := range fx.Polls {
 		p := ln.poll(f.Phase)
@@ -493,16 +494,24 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 		l.stats.Polls++
 		l.port.Poll(&ln.state, f, f.UID+"/"+f.Phase+"/"+strconv.FormatUint(uint64(f.Attempt), 10)+"/"+
 			strconv.FormatUint(uint64(f.Call), 10)+"/"+strconv.FormatInt(l.now.UnixNano(), 36))
-	}
-	if len(fx.NextPoll)+len(fx.Polls) > 0 {
-		next := l.now.Add(l.limits.PollLease)
-		if at := ln.nextDue(l.now, l.limits.PollLease); at.After(l.now) { // it may be a deadline, which comes before the poll's answer
-			next = at
-		}
-		l.due.add(next, ln.key)
+		l.wake(ln, l.now.Add(l.limits.PollLease))
 	}
 	l.recount(ln, fx.Recount)
 	l.tellChildren(ln, fx)
+}
+
+// wake has a resource stepped when it polls again, and before that at what its other phases wait for: of those, who has taken
+// over while it slept knows the first time alone.
+func (l *Loop) wake(ln *lane, at time.Time) {
+	l.due.add(at, ln.key)
+	for i := range ln.state.Phases {
+		p := &ln.state.Phases[i]
+		for _, t := range []time.Time{p.Due, p.Deadline} {
+			if p.Status.Active() && t.After(l.now) && t.Before(at) {
+				l.due.add(t, ln.key)
+			}
+		}
+	}
 }
 
 func (ln *lane) poll(phase string) *poll {
