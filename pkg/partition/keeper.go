@@ -260,6 +260,38 @@ func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bu
 	return false, nil
 }
 
+// dismiss removes the consumer of a phase that no version of its blueprint has, and its work, which no job can be at: an owner whose
+// time was over has made it anew, and has sent a poll. Then it calls done; where that came to nothing it does not.
+func (k *keeper) dismiss(ph bus.Phase, done func()) {
+	k.do(kindKey{ph.Project, ph.Kind}, func() {
+		ctx, cancel := context.WithTimeout(k.p.ctx, keepTimeout)
+		defer cancel()
+		known, err := k.removeUnknown(ctx, ph)
+		switch {
+		case err != nil && k.p.ctx.Err() == nil:
+			k.p.c.Log.Warn("the consumer of a phase that no blueprint has was not removed; a later sweep tries again", host.Kind(ph.Kind), host.Phase(ph.Phase), zap.Error(err))
+		case err == nil && !known:
+			k.p.c.Shell.Later(done)
+		}
+	})
+}
+
+func (k *keeper) removeUnknown(ctx context.Context, ph bus.Phase) (known bool, err error) {
+	bound, err := k.bound(ctx, ph)
+	if err != nil {
+		return false, err
+	}
+	n, _, err := k.p.c.Bus.Outstanding(ctx, ph)
+	if err != nil || !bound && n == 0 {
+		return false, err
+	}
+	now, err := k.p.c.Catalog.Present(ctx, ph.Project, ph.Kind, true)
+	if err != nil || now.Blueprint != nil && now.Blueprint.Phase(ph.Phase) != nil {
+		return true, err
+	}
+	return false, k.p.c.Bus.RemovePhase(ctx, ph)
+}
+
 // bound reports whether a phase has its consumer.
 func (k *keeper) bound(ctx context.Context, ph bus.Phase) (bool, error) {
 	puller, err := k.p.c.Bus.Pull(ctx, ph)

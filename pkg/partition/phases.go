@@ -452,7 +452,9 @@ func (p *phases) sweep(now time.Time) {
 		}
 		p.unused[key] = now
 		if def, _, err := p.definition(phaseOf(key)); err == nil && def == nil {
-			p.tell(key, phaseInput{Input: phase.Input{At: now}, bury: true}, func() {}) // it is looked at again
+			p.o.port.keeper.dismiss(phaseOf(key), func() {
+				p.tell(key, phaseInput{Input: phase.Input{At: p.o.c.Now()}, bury: true}, func() {}) // it is looked at again
+			})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/bus/memory"
 	"github.com/droverproject/drover/pkg/engine/phase"
+	"github.com/droverproject/drover/pkg/partition"
 	"github.com/droverproject/drover/pkg/wire"
 )
 
@@ -308,4 +309,32 @@ func TestALateReleaseIsNotHeard(t *testing.T) {
 	say("release", 13)
 	require.True(t, f.hold(old, "b").Granted)
 	require.False(t, say("hold", 14))
+}
+
+// TestWhatALateOwnerLeavesOfAPhaseGoes (simulator, seed 206895283325483): when no version has a phase any more, its consumer and a
+// poll that a late owner has made go with its record. No worker would get the phase to take that.
+func TestWhatALateOwnerLeavesOfAPhaseGoes(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	one := bus.Phase{Project: "p", Kind: "node", Phase: "one"}
+	f.accept("Blueprint", "node", "apply", "first", node("one"))
+	require.True(t, f.hold("w").Granted)
+	f.later(phase.LeaseDefault) // it is silent, and holds it no more
+	for i := range partition.VersionsKept + 2 {
+		f.accept("Blueprint", "node", "apply", fmt.Sprint(i), node("always", fmt.Sprint("then", i)))
+	}
+	began := f.clock
+	for f.bound("one") || len(f.versions()) > 1+partition.VersionsKept {
+		require.Less(t, f.clock.Sub(began), 50*time.Minute, "its record goes an hour after its last holder")
+		f.passed(20 * time.Second)
+	}
+	require.NoError(t, f.look.EnsurePhase(t.Context(), one))
+	require.NoError(t, f.look.PublishPoll(t.Context(), one, "late", []byte("x")))
+	for range 4 {
+		f.passed(time.Hour)
+	}
+	require.False(t, f.bound("one"))
+	left, _, err := f.look.Outstanding(t.Context(), one)
+	require.NoError(t, err)
+	require.Zero(t, left)
 }
