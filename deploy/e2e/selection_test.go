@@ -158,7 +158,9 @@ func (s *selecting) work() {
 	go func() {
 		phase := bus.Phase{Project: project, Kind: "svc", Phase: "port"}
 		done <- plugin.Serve(ctx, s.bus, phase, plugin.Options{BindEvery: 50 * time.Millisecond, StopGrace: -1}, func(ctx context.Context, batch *plugin.Batch) error {
-			for s.hold.Load() && pause(ctx, 20*time.Millisecond) {
+			for _, r := range batch.Resources() {
+				for s.hold.Load() && ctx.Err() == nil && pause(r.Context(), 20*time.Millisecond) { // a canceled call that goes on is waited for
+				}
 			}
 			for _, r := range batch.Resources() {
 				if r.Key().Name == "s007" && failed.CompareAndSwap(false, true) {
