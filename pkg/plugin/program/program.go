@@ -283,8 +283,10 @@ func (p *Program) call(ctx context.Context, request []byte, about []resource.Key
 
 // callChild carries out a call with one process. unread: that had ended before it could read what it was asked.
 func (p *Program) callChild(ctx context.Context, c *child, request []byte, unwanted <-chan struct{}, each func(*Answer) error) (unread bool, err error) {
+	if c.used { // else it may have said why it ends already
+		c.tail.Reset()
+	}
 	c.used = true
-	c.tail.Reset()
 	written := make(chan struct{})
 	var refused error
 	go func() {
