@@ -301,3 +301,14 @@ func read(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return string(body)
 }
+
+// A program that has gone before its call is read has said why.
+func TestWhatWasSaidBeforeTheCallIsKept(t *testing.T) {
+	t.Parallel()
+	p, _ := shell(t, "echo why >&2; exit 7")
+	c, err := p.take(p.o.Env)
+	require.NoError(t, err)
+	<-c.done
+	_, err = p.callChild(t.Context(), c, []byte("{}\n"), nil, func(*Answer) error { return nil })
+	require.ErrorContains(t, err, "exit status 7: why")
+}
