@@ -3,6 +3,7 @@ package drive
 import (
 	"container/list"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -504,11 +505,20 @@ func (l *Loop) act(ln *lane, fx resource.Effects) {
 // over while it slept knows the first time alone.
 func (l *Loop) wake(ln *lane, at time.Time) {
 	l.due.add(at, ln.key)
-	for i := range ln.state.Phases {
-		p := &ln.state.Phases[i]
-		for _, t := range []time.Time{p.Due, p.Deadline} {
-			if p.Status.Active() && t.After(l.now) && t.Before(at) {
-				l.due.add(t, ln.key)
+	for t := range ln.ahead(l.now, at) {
+		l.due.add(t, ln.key)
+	}
+}
+
+// ahead are the times between two at which phases that are at something want a step.
+func (ln *lane) ahead(after, before time.Time) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		for i := range ln.state.Phases {
+			p := &ln.state.Phases[i]
+			for _, t := range []time.Time{p.Due, p.Deadline} {
+				if p.Status.Active() && t.After(after) && t.Before(before) && !yield(t) {
+					return
+				}
 			}
 		}
 	}
@@ -561,12 +571,9 @@ func (ln *lane) nextDue(now time.Time, lease time.Duration) time.Time {
 			next = at
 		}
 	}
-	for i := range ln.state.Phases {
-		p := &ln.state.Phases[i]
-		for _, at := range []time.Time{p.Due, p.Deadline} {
-			if p.Status.Active() && at.After(now) && at.Before(next) {
-				next = at
-			}
+	for at := range ln.ahead(now, next) {
+		if at.Before(next) {
+			next = at
 		}
 	}
 	return next

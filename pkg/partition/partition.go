@@ -207,11 +207,9 @@ func (o *Owner) look() {
 	if o.port.met {
 		o.port.met = false
 		o.lookAfter = lookFirst
-		if at := now.Add(lookFirst); at.Before(o.lookAt) { // else who meets it again and again would never look
-			o.lookAt = at
-		}
 	}
-	if at := now.Add(o.lookAfter); at.Before(o.lookAt) { // the clock was set back
+	// Another owner was met, or the clock was set back. It is never put off: who meets another again and again would never look.
+	if at := now.Add(o.lookAfter); at.Before(o.lookAt) {
 		o.lookAt = at
 	}
 	if now.Before(o.lookAt) {

@@ -197,11 +197,9 @@ func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, 
 	if bp.Blueprint == nil {
 		return nil, "there is no blueprint of kind " + strconv.Quote(ph.Kind), nil
 	}
-	for i := range bp.Blueprint.Phases {
-		if bp.Blueprint.Phases[i].Name == ph.Phase {
-			delete(p.formers, ph)
-			return &bp.Blueprint.Phases[i], "", nil
-		}
+	if def := bp.Blueprint.Phase(ph.Phase); def != nil {
+		delete(p.formers, ph)
+		return def, "", nil
 	}
 	if def, err := p.former(ph, bp.Blueprint); def != nil || err != nil {
 		return def, "", err
