@@ -2,7 +2,7 @@
 // are in mutants.txt beside it. The tree is not touched: the compiler is shown the mutant in place of the file (-overlay).
 //
 //	make mutate [ONLY=NAME,...]
-//	go run .ci/mutate/main.go [-only NAME,...] [-list]
+//	go run .ci/mutate/main.go [-only NAME,...] [-list] [-check]
 //
 // It fails where a fault survives, where one no longer applies or does not compile, and where the tests fail without any.
 package main
@@ -39,17 +39,18 @@ type edit struct{ search, replace string }
 func main() {
 	only := flag.String("only", "", "names of mutants, with commas between")
 	list := flag.Bool("list", false, "say what there is")
+	check := flag.Bool("check", false, "only see whether each still applies")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only, *list); err != nil {
+	if err := run(ctx, *only, *list, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only string, list bool) error {
+func run(ctx context.Context, only string, list, check bool) error {
 	text, err := os.ReadFile(".ci/mutate/mutants.txt")
 	if err != nil {
 		return fmt.Errorf("run it in the root of the repository: %w", err)
@@ -78,10 +79,14 @@ func run(ctx context.Context, only string, list bool) error {
 	defer os.RemoveAll(dir)
 	// All that can be said without running a test comes first.
 	overlays := make([]string, len(mutants))
+	var stale []error
 	for i, m := range mutants {
 		if overlays[i], err = m.overlay(filepath.Join(dir, m.name)); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			stale = append(stale, fmt.Errorf("%s: %w", m.name, err))
 		}
+	}
+	if check || len(stale) > 0 {
+		return errors.Join(stale...)
 	}
 	began := time.Now()
 	if err := sound(ctx, mutants); err != nil {

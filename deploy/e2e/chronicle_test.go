@@ -31,7 +31,11 @@ type stored struct {
 // read follows a stream until ctx ends, by direct gets of what is there: EVENTS keeps 8 messages a subject and purges
 // what is gone, so whoever wants the whole of it must read along. It goes on where it was after any loss of the server.
 func read(ctx context.Context, nc *nats.Conn, stream, filter string, each func([]stored)) {
-	next := uint64(1)
+	readFrom(ctx, nc, stream, filter, 1, each)
+}
+
+// readFrom is read from a sequence on.
+func readFrom(ctx context.Context, nc *nats.Conn, stream, filter string, next uint64, each func([]stored)) {
 	for ctx.Err() == nil {
 		got, err := batch(ctx, nc, stream, filter, next)
 		if len(got) > 0 {
@@ -85,7 +89,7 @@ func batch(ctx context.Context, nc *nats.Conn, stream, filter string, from uint6
 	}
 }
 
-// entry is one event, read.
+// entry is one event, read. Of another project than the chronicle's there is the sequence alone, which counts events.
 type entry struct {
 	stored
 	Entity   bus.Entity
@@ -94,8 +98,11 @@ type entry struct {
 	Job      *wire.JobEvent
 }
 
-// chronicle is the whole of EVENTS, and what it says now. Safe for concurrent use.
+// chronicle is the whole of EVENTS since the house began, and what it says now of the house's project. Safe for
+// concurrent use.
 type chronicle struct {
+	project string
+
 	mu         sync.Mutex
 	entries    []entry
 	resources  map[resource.Key]resource.State
@@ -111,13 +118,13 @@ type chronicle struct {
 func chronicleOf(t *testing.T, h *house) *chronicle {
 	t.Helper()
 	c := &chronicle{
-		resources: map[resource.Key]resource.State{}, jobs: map[string]job.Record{}, specs: map[string]string{},
+		project: h.project, resources: map[resource.Key]resource.State{}, jobs: map[string]job.Record{}, specs: map[string]string{},
 		blueprints: map[string]*blueprint.Blueprint{}, refusals: map[string][]byte{}, changed: make(chan struct{}),
 	}
 	nc := h.connectAs(bus.Operator) // users read what was refused to them, not all of it
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { read(ctx, nc, "EVENTS", "drover.log.>", c.append) })
+	wg.Go(func() { readFrom(ctx, nc, "EVENTS", "drover.log.>", h.from, c.append) })
 	wg.Go(func() { read(ctx, nc, "REFUSED", "drover.refused.>", c.refused) })
 	t.Cleanup(func() {
 		cancel()
@@ -157,6 +164,8 @@ func (c *chronicle) add(m stored) {
 	e.Entity = entity
 	switch {
 	case err != nil:
+	case entity.Project != c.project:
+		e = entry{stored: stored{Seq: m.Seq, At: m.At}}
 	case entity.Family == bus.Resource:
 		var r wire.ResourceEvent
 		if r, err = wire.DecodeResource(m.Body); err == nil {
@@ -221,7 +230,7 @@ func (c *chronicle) waitJob(ctx context.Context, id string) (r job.Record, ok bo
 func (c *chronicle) state(kind, name string) resource.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.resources[resource.Key{Project: project, Kind: kind, Name: name}]
+	return c.resources[resource.Key{Project: c.project, Kind: kind, Name: name}]
 }
 
 // all is what was read so far.

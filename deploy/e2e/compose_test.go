@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,7 +27,8 @@ type compose struct {
 	project string
 	command []string // docker-compose, or docker compose, and its flags
 	env     []string
-	runner  string // image
+	up      []string // flags of its start
+	runner  string   // image
 }
 
 const (
@@ -33,8 +36,28 @@ const (
 	healthyTime = 3 * time.Minute // for all containers to be healthy
 )
 
-// newCompose starts it, and returns when all of it is healthy.
-func newCompose(ctx context.Context, t *testing.T, tag string) (*compose, *house) {
+// containersVariable holds the tag of the images to test; without it what needs containers is skipped.
+const containersVariable = "DROVER_CONTAINERS"
+
+// inContainers is for how long a test may have containers, and the tag of their images. What interrupts the test ends it too: it
+// must not leave containers behind.
+func inContainers(t *testing.T, most time.Duration) (ctx context.Context, tag string) {
+	t.Helper()
+	tag = os.Getenv(containersVariable)
+	if tag == "" {
+		t.Skip("make e2e runs it")
+	}
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, most)
+	t.Cleanup(func() {
+		cancel()
+		stop()
+	})
+	return ctx, tag
+}
+
+// newCompose starts it, and returns when all of it is healthy. more is what a test adds to it.
+func newCompose(ctx context.Context, t *testing.T, tag string, more ...func(*compose)) (*compose, *house) {
 	t.Helper()
 	command := strings.Fields(os.Getenv("DROVER_COMPOSE"))
 	if len(command) == 0 {
@@ -48,6 +71,9 @@ func newCompose(ctx context.Context, t *testing.T, tag string) (*compose, *house
 	for i, port := range found {
 		p.env = append(p.env, fmt.Sprintf("DROVER_E2E_PORT_%d=%d", i+1, port))
 	}
+	for _, add := range more {
+		add(p)
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			p.tell()
@@ -58,11 +84,11 @@ func newCompose(ctx context.Context, t *testing.T, tag string) (*compose, *house
 	})
 	p.buildRunner(tag)
 	began := time.Now()
-	p.compose("up", "-d")
+	p.compose(append([]string{"up", "-d"}, p.up...)...)
 	p.healthy()
 	t.Logf("from nothing to healthy in %s", time.Since(began).Round(100*time.Millisecond))
 
-	h := &house{t: t, dir: folder(t), keys: map[bus.Service]string{}}
+	h := &house{t: t, ctx: ctx, dir: folder(t), project: project, from: 1, keys: map[bus.Service]string{}}
 	h.tls = filepath.Join(h.dir, "secrets")
 	require.NoError(t, os.Mkdir(h.tls, 0o700))
 	h.takeSecrets(p)
@@ -78,7 +104,7 @@ func newCompose(ctx context.Context, t *testing.T, tag string) (*compose, *house
 // takeSecrets copies those of the roles that the test itself connects as out of their volumes.
 func (h *house) takeSecrets(p *compose) {
 	p.t.Helper()
-	for _, role := range []bus.Service{bus.User, bus.Operator} {
+	for _, role := range []bus.Service{bus.User, bus.Operator, bus.Runner} {
 		p.docker("cp", p.containers("certs")[0]+":/secrets/"+string(role), h.tls)
 		h.keys[role] = filepath.Join(h.tls, string(role), "nkey")
 	}
@@ -91,14 +117,19 @@ func (p *compose) buildRunner(tag string) {
 	if images == "" {
 		images = "ghcr.io/droverproject/drover"
 	}
+	p.buildImage(p.runner, "FROM "+images+"/runner:"+tag+"\nCOPY witness /\nCOPY --chown=65532:65532 journal /journal\n", "witness")
+}
+
+// buildImage makes an image around a program of the tests, and an empty folder for a journal.
+func (p *compose) buildImage(image, dockerfile, program string) {
+	p.t.Helper()
 	dir := p.t.TempDir()
 	require.NoError(p.t, os.Mkdir(filepath.Join(dir, "journal"), 0o700))
-	body, err := os.ReadFile(filepath.Join(bin, "witness"))
+	body, err := os.ReadFile(filepath.Join(bin, program))
 	require.NoError(p.t, err)
-	require.NoError(p.t, os.WriteFile(filepath.Join(dir, "witness"), body, 0o755))
-	require.NoError(p.t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM "+images+"/runner:"+tag+
-		"\nCOPY witness /\nCOPY --chown=65532:65532 journal /journal\n"), 0o600))
-	p.docker("build", "--quiet", "--tag", p.runner, dir)
+	require.NoError(p.t, os.WriteFile(filepath.Join(dir, program), body, 0o755))
+	require.NoError(p.t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o600))
+	p.docker("build", "--quiet", "--tag", image, dir)
 }
 
 func (p *compose) run(name string, args ...string) (stdout, stderr string, err error) {
@@ -165,18 +196,16 @@ func (p *compose) scale(service string, n int) {
 	p.compose("up", "-d", "--no-deps", "--no-recreate", "--scale", fmt.Sprintf("%s=%d", service, n), service)
 }
 
-// kill ends all containers of a service at once, as kill -9 does; docker does not start again what it was told to kill.
-func (p *compose) kill(service string) (heal func()) {
+// kill ends containers at once, as kill -9 does; docker does not start again what it was told to kill.
+func (p *compose) kill(ids []string) (heal func()) {
 	p.t.Helper()
-	ids := p.containers(service)
 	p.docker(append([]string{"kill", "--signal", "KILL"}, ids...)...)
 	return func() { p.docker(append([]string{"start"}, ids...)...) }
 }
 
-// cut takes all containers of a service off their networks. They go on running, and hear of nobody.
-func (p *compose) cut(service string, networks ...string) (heal func()) {
+// cut takes containers of a service off their networks. They go on running, and hear of nobody.
+func (p *compose) cut(service string, ids []string, networks ...string) (heal func()) {
 	p.t.Helper()
-	ids := p.containers(service)
 	each := func(args ...string) {
 		for _, id := range ids {
 			for _, network := range networks {

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -8,11 +9,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/signal"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,37 +23,34 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/job"
+	"github.com/droverproject/drover/pkg/engine/resource"
 )
 
-// containersVariable holds the tag of the images to test; without it TestContainers is skipped.
-const containersVariable = "DROVER_CONTAINERS"
-
-// fleetServices are killed, restarted and scaled.
+// fleetServices run threefold, and are killed, restarted and scaled.
 var fleetServices = []string{"intake", "orchestrator", "lifecycle", "notifier", "gateway", "runner"}
 
 const (
-	containersTime = 18 * time.Minute       // of all of it, on the slowest machine
-	fleetClients   = 6                      // that drive resources at the same time
-	fleetPause     = 150 * time.Millisecond // between two resources of one client
-	faultTime      = 3 * time.Second        // that a fault lasts
-	cutTime        = 14 * time.Second       // that a cut lasts: longer than it takes to be noticed
-	convergeTime   = 3 * time.Minute        // for all that was accepted to end, after the fault
+	containersTime  = 18 * time.Minute       // of all of it, on the slowest machine
+	fleetClients    = 6                      // that drive resources at the same time
+	fleetPause      = 150 * time.Millisecond // between two resources of one client
+	fleetReplicas   = 3                      // of each service
+	faultTime       = 3 * time.Second        // that a fault lasts
+	lossTime        = 7 * time.Second        // that one of three is away: longer than it takes the others to go on without it
+	serverLossTime  = 12 * time.Second       // the same of NATS servers
+	cutTime         = 14 * time.Second       // that a cut lasts: longer than it takes to be noticed
+	slowCommandTime = 10 * time.Second       // above which a command's story is told
+	slowTime        = 30 * time.Second       // after the fault, before it is told what has not ended
+	convergeTime    = 3 * time.Minute        // for all that was accepted to end, after the fault
 )
 
-// TestContainers has clients drive a fleet on the cluster of the compose file, while each service is killed, restarted and
-// scaled, each NATS server is killed, the networks of one of each are cut, the log's leader is moved, all certificates are
-// replaced, and everything is stopped and started. Whatever was accepted must succeed; the log, the buckets and the ledger of the witnesses must
-// agree; and it is told how long each fault took to get over.
+// TestContainers has clients drive a fleet on the cluster of the compose file, with three of each service, while one and all of each
+// service are killed, restarted and scaled, each NATS server is killed, the networks of one of each are cut, the log's leader is
+// moved, all certificates are replaced, and everything is stopped and started. Whatever was accepted must succeed; the log, the
+// buckets and the ledger of the witnesses must agree; and it is told what each fault cost: how long the slowest command took, and
+// how long after its end all was well.
 func TestContainers(t *testing.T) {
-	tag := os.Getenv(containersVariable)
-	if tag == "" {
-		t.Skip("make e2e runs it")
-	}
-	// What interrupts the test must not leave containers behind.
-	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, containersTime)
-	defer cancel()
+	kills, _ := strconv.Atoi(os.Getenv("DROVER_KILLS"))
+	ctx, tag := inContainers(t, containersTime+time.Duration(kills)*3*time.Minute)
 
 	began := time.Now()
 	p, h := newCompose(ctx, t, tag)
@@ -62,30 +61,36 @@ func TestContainers(t *testing.T) {
 	c := chronicleAfter(t, ctx, h, d, command{
 		Kind: "Blueprint", Name: "node", Verb: "apply", ID: "node", Body: apply("Blueprint", "node", fleetBlueprint(), nil),
 	})
-	// A user may not delete the consumers of a watch, and would wait for an answer to that.
-	operator := h.connectAs(bus.Operator)
-	t.Cleanup(operator.Close)
-	looks, err := jetstream.New(operator)
+	looks, err := jetstream.New(nc)
 	require.NoError(t, err)
 	f := &fleet{t: t, ctx: ctx, project: p, looks: looks, work: &workload{door: d, chronicle: c}}
 
 	for _, service := range fleetServices {
-		f.fault(service+" killed", faultTime, func() func() { return p.kill(service) })
+		p.scale(service, fleetReplicas)
+	}
+	p.healthy()
+	f.fault("none", faultTime, func() func() { return nil })
+	for _, service := range fleetServices {
+		f.fault("one "+service+" of three killed", lossTime, func() func() { return p.kill(p.containers(service)[:1]) })
+		f.fault("every "+service+" killed", faultTime, func() func() { return p.kill(p.containers(service)) })
 		f.fault(service+" restarted", 0, func() func() {
 			p.docker(append([]string{"restart", "--time", "25"}, p.containers(service)...)...)
 			return nil
 		})
-		f.fault(service+" scaled to 3 and back", faultTime, func() func() {
-			p.scale(service, 3)
-			return func() { p.scale(service, 1) }
+		f.fault(service+" scaled to 1 and back", faultTime, func() func() {
+			p.scale(service, 1)
+			return func() { p.scale(service, fleetReplicas) }
 		})
 	}
-	for _, server := range []string{"nats-1", "nats-2", "nats-3"} {
-		f.fault(server+" killed", faultTime, func() func() { return p.kill(server) })
+	for range max(kills, 1) {
+		for _, server := range []string{"nats-1", "nats-2", "nats-3"} {
+			f.fault(server+" killed", serverLossTime, func() func() { return p.kill(p.containers(server)) })
+		}
 	}
-	f.fault("runner cut off", cutTime, func() func() { return p.cut("runner", "bus") })
-	f.fault("orchestrator cut off", cutTime, func() func() { return p.cut("orchestrator", "bus") })
-	f.fault("nats-2 cut off", cutTime, func() func() { return p.cut("nats-2", "bus", "routes") })
+	for _, service := range []string{"runner", "orchestrator"} {
+		f.fault("one "+service+" of three cut off", cutTime, func() func() { return p.cut(service, p.containers(service)[:1], "bus") })
+	}
+	f.fault("nats-2 cut off", cutTime, func() func() { return p.cut("nats-2", p.containers("nats-2"), "bus", "routes") })
 	f.fault("leader of EVENTS moved", faultTime, func() func() {
 		h.moveLeader(ctx, "EVENTS")
 		return nil
@@ -111,7 +116,9 @@ func TestContainers(t *testing.T) {
 		}
 	}
 	require.Empty(t, p.leaks(c.all()), "secrets in events, logs, command lines or images")
-	t.Logf("%d faults in %s. After each: until all jobs had ended, all buckets were as the log, all containers were healthy:\n%s", len(f.took), time.Since(began).Round(time.Second), strings.Join(f.took, "\n"))
+	t.Logf("with %d of each service:\n%s", fleetReplicas, h.measure(ctx)) // the last, since its jobs are none of the ledger's
+	t.Logf("%d faults in %s. The slowest command; and after the fault's end: all jobs had ended, all buckets were as the log, all containers healthy:\n%s",
+		len(f.took), time.Since(began).Round(time.Second), strings.Join(f.took, "\n"))
 }
 
 // fleetBlueprint has a phase that takes a moment, one that is pending once, one that fails at first, and a way back.
@@ -140,6 +147,17 @@ type fleet struct {
 	work    *workload
 	rounds  int
 	took    []string
+	slowest atomic.Int64 // command of this round, in nanoseconds from its request to its job's end
+
+	mu   sync.Mutex
+	slow []slowCommand // of this round
+}
+
+// slowCommand took longer than slowCommandTime.
+type slowCommand struct {
+	verb, name   string
+	asked, known time.Time // known: the job's id was
+	ended        time.Time
 }
 
 // fault drives a fleet, makes the fault, heals it after a while, and waits until all that was asked for has ended and all
@@ -169,9 +187,12 @@ func (f *fleet) round(name string, lasts time.Duration, inject func() (heal func
 			f.client(ctx, living, fmt.Sprintf("r%d-%d", f.rounds, i), rand.New(rand.NewPCG(uint64(f.rounds), uint64(i))))
 		})
 	}
+	f.slowest.Store(0)
+	f.slow = nil
 	before := len(f.work.all())
 	require.Eventually(f.t, func() bool { return len(f.work.all()) >= before+2*fleetClients }, convergeTime, 10*time.Millisecond,
 		"the fleet does not get under way")
+	injected := time.Now()
 	heal := inject()
 	require.True(f.t, pause(f.ctx, lasts), "interrupted")
 	if heal != nil {
@@ -179,14 +200,65 @@ func (f *fleet) round(name string, lasts time.Duration, inject func() (heal func
 	}
 	healed := time.Now()
 	stop()
-	clients.Wait()
+	ended := make(chan struct{})
+	go func() {
+		clients.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(slowTime):
+		f.t.Log(f.waiting())
+		<-ended
+	}
 	jobs := time.Since(healed)
 	f.derived()
 	buckets := time.Since(healed)
 	f.project.healthy()
-	f.took = append(f.took, fmt.Sprintf("  %-36s%8.1f s%8.1f s%8.1f s", name, jobs.Seconds(), buckets.Seconds(), time.Since(healed).Seconds()))
+	f.took = append(f.took, fmt.Sprintf("  %-36s%8.1f s%8.1f s%8.1f s%8.1f s", name,
+		time.Duration(f.slowest.Load()).Seconds(), jobs.Seconds(), buckets.Seconds(), time.Since(healed).Seconds()))
 	f.t.Log(f.took[len(f.took)-1])
+	for _, s := range f.slow {
+		f.t.Log(f.story(s, injected))
+	}
 	require.Less(f.t, jobs, convergeTime)
+}
+
+// waiting is what has not ended, and how the log shows it.
+func (f *fleet) waiting() string {
+	c := f.work.chronicle
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := strings.Builder{}
+	for id, r := range c.jobs {
+		if !r.State.Final() {
+			s := c.resources[resource.Key{Project: r.Project, Kind: r.Kind, Name: r.Name}]
+			fmt.Fprintf(&text, "job %s, %s of %s, is %s since %s: %s revision %d, %+v\n", id, r.Verb, r.Name, r.State, r.AcceptedAt.Format(time.StampMilli),
+				s.State, s.Revision, s.Phases)
+		}
+	}
+	return text.String()
+}
+
+// story is when a slow command was asked and known, and what was stored of its resource, in seconds after the fault began.
+func (f *fleet) story(s slowCommand, fault time.Time) string {
+	text := strings.Builder{}
+	at := func(t time.Time) float64 { return t.Sub(fault).Seconds() }
+	fmt.Fprintf(&text, "%s of %s asked %.2f, known %.2f, ended %.2f; the log:", s.verb, s.name, at(s.asked), at(s.known), at(s.ended))
+	for _, e := range f.work.chronicle.all() {
+		if (e.Resource != nil && e.Entity.Name == s.name || e.Job != nil && e.Job.Record.Name == s.name) && e.At.After(s.asked.Add(-time.Second)) {
+			fmt.Fprintf(&text, "\n  %7.2f %d %s", at(e.At), e.Seq, strings.TrimPrefix(e.Subject, "drover.log."))
+			if e.Job != nil {
+				fmt.Fprintf(&text, " %s", e.Job.Record.State)
+			} else {
+				fmt.Fprintf(&text, " %s", e.Resource.State.State)
+				for _, ph := range e.Resource.State.Phases {
+					fmt.Fprintf(&text, ", %s %s since %.2f", ph.Name, ph.Status, at(ph.Since))
+				}
+			}
+		}
+	}
+	return text.String()
 }
 
 // derived waits until the buckets are what the log says: they trail it, and after the loss of a server for a while.
@@ -208,9 +280,18 @@ func (f *fleet) client(ctx, living context.Context, name string, random *rand.Ra
 	for n := 0; living.Err() == nil; n++ {
 		resource := fmt.Sprintf("%s-%d", name, n)
 		do := func(verb string, body any) {
+			asked := time.Now()
 			id := f.work.ask(ctx, command{Kind: "node", Name: resource, Verb: verb, ID: resource + "-" + verb, Body: body}, random.IntN(2) == 0)
 			if id != "" {
+				known := time.Now()
 				f.work.chronicle.waitJob(ctx, id)
+				took := time.Since(asked)
+				storeMost(&f.slowest, int64(took))
+				if took > slowCommandTime && ctx.Err() == nil {
+					f.mu.Lock()
+					f.slow = append(f.slow, slowCommand{verb, resource, asked, known, time.Now()})
+					f.mu.Unlock()
+				}
 			} else if ctx.Err() == nil {
 				f.t.Errorf("%s of %s was refused", verb, resource)
 			}
@@ -224,11 +305,33 @@ func (f *fleet) client(ctx, living context.Context, name string, random *rand.Ra
 	}
 }
 
+// storeMost makes v what it is or n, whichever is more.
+func storeMost(v *atomic.Int64, n int64) {
+	for was := v.Load(); was < n && !v.CompareAndSwap(was, n); was = v.Load() {
+	}
+}
+
 // all is what was asked so far.
 func (w *workload) all() []asked {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked[:len(w.asked):len(w.asked)]
+}
+
+// measure is what `drover bench system` says of the cluster, with a worker of its own.
+func (h *house) measure(ctx context.Context) string {
+	h.t.Helper()
+	own := func(name string) string { return filepath.Join(h.tls, string(bus.Operator), name) }
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "drover"), "bench", "system", "--server", h.url, "--for", "5s", "--idle", "50",
+		"--nkey", h.keys[bus.Operator], "--worker-nkey", h.keys[bus.Runner],
+		"--tlsca", own("ca.pem"), "--tlscert", own("tls.pem"), "--tlskey", own("tls.key"))
+	cmd.Env = environment()
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	require.NoError(h.t, err, errs.String())
+	require.NotContains(h.t, string(out), "not measured")
+	return string(out)
 }
 
 // moveLeader has another server lead a stream, as an operator does it.

@@ -17,20 +17,22 @@
 //	TestPlugins      plugins announce and carry out phases while everything is killed
 //	TestRestore      a fleet at work is backed up, destroyed, and made again on an empty server
 //	TestContainers   the compose file's cluster: everything is killed, restarted, scaled, cut off (make e2e)
+//	TestThreadsInContainers  TestTrees, TestGrove, TestMachines, TestChecks, TestServices, TestCallbacks and TestPlugins on it
 //	TestPlainClient  a NATS client without our code commands, follows, reads, and works
 //
 // Everything that is started dies with the test process, however that ends. The environment:
 //
 //	DROVER_KILLS=1000        kills of TestKill9, instead of as many as fit into its usual time; and TestTrees with 1,000
-//	                         items on one server and on three, with so many kills more than one of each in each job
+//	                         items on one server and on three, with so many kills more than one of each in each job;
+//	                         and how often TestContainers kills each NATS server
 //	DROVER_TREE=300          items of that TestTrees
-//	DROVER_SEED=7            the seed of both, instead of one drawn; which is printed
+//	DROVER_SEED=7            the seed of both, and of what threads kill, instead of one drawn; which is printed
 //	DROVER_THREADS=1         the threads of the front doors on three servers too, and TestPlugins (make threads)
-//	DROVER_CONTAINERS=dev    TestContainers, with the images of this tag, and nothing else; DROVER_COMPOSE="docker compose" is
-//	                         the command to use instead of docker-compose
+//	DROVER_CONTAINERS=dev    TestContainers and TestThreadsInContainers, with the images of this tag, and nothing else;
+//	                         DROVER_COMPOSE="docker compose" is the command to use instead of docker-compose
 //	DROVER_E2E_KEEP=/folder  where to leave logs and journals, instead of removing them
 //
 // # Absent on purpose
 //
-// No container and no network but loopback, TestContainers apart. No hook into the services but the crash points of pkg/host.
+// No container and no network but loopback, what make e2e runs apart. No hook into the services but the crash points of pkg/host.
 package e2e

@@ -11,15 +11,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// door sends commands in JSON, by one of the two ways that there are. Safe for concurrent use.
+// door sends commands of one project in JSON, by one of the two ways that there are. Safe for concurrent use.
 type door struct {
-	nc *nats.Conn
-	js jetstream.JetStream
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	looks   jetstream.JetStream // into streams, as an operator may
+	project string
+	shared  bool          // streams hold what is of other projects too, which is no matter of this door
+	limit   time.Duration // for streams to be empty
 }
 
 func openDoor(nc *nats.Conn) (*door, error) {
 	js, err := jetstream.New(nc)
-	return &door{nc, js}, err
+	return &door{nc: nc, js: js, looks: js, project: project}, err
 }
 
 // command is one command. Names are such that each is its own token.
@@ -28,13 +32,14 @@ type command struct {
 	Body                 any
 }
 
+// project is that of a house that is a test's own.
 const project = "default"
 
-func (c command) subject(door string) string {
+func (c command) subject(door, project string) string {
 	return "drover." + door + "." + project + "." + c.Kind + "." + c.Name + "." + c.Verb
 }
 
-func (c command) msg(door string) (*nats.Msg, error) {
+func (c command) msg(door, project string) (*nats.Msg, error) {
 	body, err := json.Marshal(c.Body)
 	if err != nil {
 		return nil, err
@@ -42,7 +47,7 @@ func (c command) msg(door string) (*nats.Msg, error) {
 	if c.Body == nil {
 		body = []byte("{}")
 	}
-	m := nats.NewMsg(c.subject(door))
+	m := nats.NewMsg(c.subject(door, project))
 	m.Data = body
 	m.Header["Content-Type"] = []string{"application/json"}
 	m.Header["Drover-Request-Id"] = []string{c.ID}
@@ -68,7 +73,7 @@ const onceTimeout = 5 * time.Second
 
 // once sends a request once.
 func (d *door) once(ctx context.Context, c command) (a answer, err error) {
-	m, err := c.msg("api")
+	m, err := c.msg("api", d.project)
 	if err != nil {
 		return a, err
 	}
@@ -99,11 +104,11 @@ func (d *door) request(ctx context.Context, c command) (answer, error) {
 
 // publish sends a command for the stream to capture, again and again until that says that it has.
 func (d *door) publish(ctx context.Context, c command) (*jetstream.PubAck, error) {
-	m, err := c.msg("cmd")
+	m, err := c.msg("cmd", d.project)
 	if err != nil {
 		return nil, err
 	}
-	m.Header["Nats-Msg-Id"] = []string{project + "/" + c.Kind + "/" + c.Name + "/" + c.ID}
+	m.Header["Nats-Msg-Id"] = []string{d.project + "/" + c.Kind + "/" + c.Name + "/" + c.ID}
 	for {
 		try, cancel := context.WithTimeout(ctx, 2*time.Second)
 		ack, err := d.js.PublishMsg(try, m)

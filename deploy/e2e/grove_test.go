@@ -15,7 +15,11 @@ import (
 // deployed, fails in an item, names the way down to it, is retried after all was killed, and is deleted in reverse.
 func TestGrove(t *testing.T) {
 	t.Parallel()
-	x := newTree(t, 1, 0, 0)
+	growGrove(t, ground{servers: 1})
+}
+
+func growGrove(t *testing.T, on ground) {
+	x := newTree(t, on, 0, 0)
 	own := func(name, state, do string) object {
 		return object{"name": name, "states": list{state}, "executor": object{"children": object{"do": do, "kind": treeKind}}}
 	}

@@ -36,12 +36,17 @@ func (h *house) forge() {
 	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "users.conf"), []byte(conf), 0o600))
 }
 
-// key is the flag that gives a process its key.
+// key is the flags that give a process its key, and its certificate where the servers want one.
 func (h *house) key(s bus.Service) []string {
 	if h.keys == nil {
 		return nil
 	}
-	return []string{"--nkey", h.keys[s]}
+	flags := []string{"--nkey", h.keys[s]}
+	if h.tls != "" {
+		own := func(name string) string { return filepath.Join(h.tls, string(s), name) }
+		flags = append(flags, "--tlsca", own("ca.pem"), "--tlscert", own("tls.pem"), "--tlskey", own("tls.key"))
+	}
+	return flags
 }
 
 // setUp makes the streams, as an operator does: nobody else may.

@@ -2,10 +2,15 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,9 +27,17 @@ import (
 )
 
 // house is a whole system: NATS servers and services, each a process. Everything of it is gone when the test has ended.
+// What a thread needs of it, it asks it for, so that it need not know whether the house shares a cluster of containers with
+// others (cluster.house).
 type house struct {
 	t        *testing.T
+	ctx      context.Context
 	dir      string // stores, logs, journals
+	project  string // of all that is asked of it
+	from     uint64 // sequence of EVENTS at which it begins
+	seed     uint64
+	random   *rand.Rand // of a thread's kills
+	cluster  *cluster   // whose containers it stands on; nil where all processes are its own
 	url      string
 	servers  []*process
 	services []*process
@@ -32,7 +45,10 @@ type house struct {
 	http     []string               // base URLs of the gateways
 	rebar    []string               // URLs of the gateways' machine-agent APIs
 	secrets  []string               // flags of these
+	password string                 // of their operator
 	tls      string                 // folder with a folder for each role (`drover certs`), where the servers want TLS
+
+	partitions, replicas int
 }
 
 // plan says what a house is made of.
@@ -51,24 +67,19 @@ type plan struct {
 // newHouse starts it.
 func newHouse(t *testing.T, p plan) *house {
 	t.Helper()
-	h := &house{t: t, dir: folder(t)}
+	h := &house{t: t, ctx: t.Context(), dir: folder(t), project: project, from: 1, partitions: cmp.Or(p.partitions, 8), replicas: max(p.servers, 1)}
 	t.Cleanup(func() {
 		h.stop()
 		if t.Failed() {
 			h.tell()
 		}
 	})
-	servers := max(p.servers, 1)
 	if p.guarded {
 		h.forge()
 	}
-	h.serve(servers, p.unsynced)
-	partitions := p.partitions
-	if partitions == 0 {
-		partitions = 8
-	}
+	h.serve(h.replicas, p.unsynced)
 	if p.guarded {
-		h.setUp(partitions, servers)
+		h.setUp(h.partitions, h.replicas)
 	}
 	for _, s := range []struct {
 		name string
@@ -80,7 +91,7 @@ func newHouse(t *testing.T, p plan) *house {
 		for i := range s.n {
 			id := fmt.Sprintf("%s-%d", s.name, i)
 			args := []string{"--nats", h.url, "--id", id, "--listen", "",
-				"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers), "--log-format", "json"}
+				"--partitions", fmt.Sprint(h.partitions), "--replicas", fmt.Sprint(h.replicas), "--log-format", "json"}
 			if s.name == "gateway" {
 				address := fmt.Sprintf("127.0.0.1:%d", ports(t, 1)[0])
 				args, h.http = append(args, "--http", address), append(h.http, "http://"+address)
@@ -89,14 +100,20 @@ func newHouse(t *testing.T, p plan) *house {
 			h.services = append(h.services, h.run(id, "drover-"+s.name, append(args, h.key(bus.Service(s.name))...)...))
 		}
 	}
-	for i := range p.deployers {
-		require.NoError(t, os.MkdirAll(h.signs(), 0o700))
+	h.deploy(p.deployers)
+	return h
+}
+
+// deploy starts deployers.
+func (h *house) deploy(n int) {
+	h.t.Helper()
+	for i := range n {
+		require.NoError(h.t, os.MkdirAll(h.signs(), 0o700))
 		id := fmt.Sprintf("deployer-%d", i)
 		args := []string{"--nats", h.url, "--id", id, "--listen", "", "--log-format", "json", "--ledger", h.ledger(), "--signs", h.signs(),
-			"--partitions", fmt.Sprint(partitions), "--replicas", fmt.Sprint(servers)}
+			"--project", h.project, "--partitions", fmt.Sprint(h.partitions), "--replicas", fmt.Sprint(h.replicas)}
 		h.services = append(h.services, h.run(id, "deployer", append(args, h.key(bus.Runner)...)...))
 	}
-	return h
 }
 
 // folder is a test's own, gone with the test unless DROVER_E2E_KEEP says where to.
@@ -189,10 +206,55 @@ func (h *house) connectAs(role bus.Service, opts ...nats.Option) *nats.Conn {
 	nc, err := nats.Connect(h.url, append([]nats.Option{
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
 		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), // as the services, or a cut would be the test's own
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}, opts...)...)
 	require.NoError(h.t, err)
 	return nc
+}
+
+// door opens the doors to the house's project.
+func (h *house) door(nc *nats.Conn) *door {
+	h.t.Helper()
+	d, err := openDoor(nc)
+	require.NoError(h.t, err)
+	d.project, d.shared, d.limit = h.project, h.cluster != nil, h.patience(emptyTime)
+	operator := h.connectAs(bus.Operator)
+	h.t.Cleanup(operator.Close)
+	d.looks, err = jetstream.New(operator)
+	require.NoError(h.t, err)
+	return d
+}
+
+// serveHTTP answers what the services ask of somebody outside, until the test ends. They reach it by the URL that it returns.
+func (h *house) serveHTTP(handler http.Handler) (url string) {
+	h.t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	if h.cluster != nil {
+		require.NoError(h.t, s.Listener.Close())
+		s.Listener = h.cluster.listen()
+	}
+	s.Start()
+	h.t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
+// client calls the gateways, whose certificate is of the house's authority where they have one.
+func (h *house) client(timeout time.Duration) *http.Client {
+	h.t.Helper()
+	transport := &http.Transport{}
+	if h.tls != "" {
+		pem, err := os.ReadFile(filepath.Join(h.tls, string(bus.User), "ca.pem"))
+		require.NoError(h.t, err)
+		roots := x509.NewCertPool()
+		require.True(h.t, roots.AppendCertsFromPEM(pem))
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	h.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Timeout: timeout, Transport: transport}
 }
 
 // services of a name, as in "runner".
@@ -204,6 +266,15 @@ func (h *house) service(name string) []*process {
 		}
 	}
 	return all
+}
+
+// patience is how long to wait for what takes so long in a house of bare processes: a container takes a second to be killed
+// and started where a process takes none, and waits for the kills of other threads.
+func (h *house) patience(d time.Duration) time.Duration {
+	if h.cluster != nil {
+		return 2 * d
+	}
+	return d
 }
 
 // ledger is the file that the deployers write, signs the folder that they look into.
@@ -242,7 +313,8 @@ func (h *house) tell() {
 }
 
 // ports finds some that nobody listens on, below those that the system gives to clients: a client that tries again and
-// again to reach a dead server from such a port would now and then reach itself.
+// again to reach a dead server from such a port would now and then reach itself. It finds none twice: who was given one
+// listens there later, and again after it was killed.
 func ports(t *testing.T, n int) []int {
 	t.Helper()
 	const from, to = 20_000, 32_000
@@ -254,38 +326,63 @@ func ports(t *testing.T, n int) []int {
 			continue
 		}
 		require.NoError(t, l.Close())
-		found = append(found, port)
+		if _, given := givenPorts.LoadOrStore(port, true); !given {
+			found = append(found, port)
+		}
 	}
 	return found
 }
 
+var givenPorts sync.Map
+
 // empty waits until nothing is left in these streams but what the bus keeps there itself.
 func empty(t *testing.T, js jetstream.JetStream, streams ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), emptyTime)
+	(&door{js: js, looks: js}).empty(t, streams...)
+}
+
+// empty waits until nothing is left in these streams but what the bus keeps there itself, and what is foreign.
+func (d *door) empty(t *testing.T, streams ...string) {
+	t.Helper()
+	limit := cmp.Or(d.limit, emptyTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, name := range streams {
 		for {
-			if s, err := js.Stream(ctx, name); err == nil && left(ctx, s) == 0 {
+			try, stop := context.WithTimeout(ctx, onceTimeout) // an answer is lost with the server that owed it
+			s, err := d.js.Stream(try, name)
+			done := err == nil && d.left(try, s) == 0
+			stop()
+			if done {
 				break
 			}
 			if !pause(ctx, 20*time.Millisecond) {
-				tellLeft(t, js, name)
-				t.Fatalf("stream %s is not empty after %s", name, emptyTime)
+				tellLeft(t, d.looks, name)
+				t.Fatalf("stream %s is not empty after %s", name, limit)
 			}
 		}
 	}
 }
 
-// left counts the messages of a stream; the stream cannot be told when it cannot be read.
-func left(ctx context.Context, s jetstream.Stream) int {
+// foreign reports whether a message is of another house that shares these streams. What is of no project is not.
+func (d *door) foreign(subject string) bool {
+	of := strings.Split(subject, ".")
+	at := map[string]int{"cmd": 2, "work": 2, "result": 3}[of[1]]
+	return d.shared && at > 0 && of[at] != d.project && of[at] != "-"
+}
+
+// left counts the messages of a stream.
+func left(ctx context.Context, s jetstream.Stream) int { return (&door{}).left(ctx, s) }
+
+// left counts the messages of a stream that are not foreign; the stream cannot be told when it cannot be read.
+func (d *door) left(ctx context.Context, s jetstream.Stream) int {
 	info, err := s.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
 		return -1
 	}
 	n := int(info.State.Msgs)
 	for subject, count := range info.State.Subjects {
-		if subject == bus.KeepResults || subject == bus.KeepWork {
+		if subject == bus.KeepResults || subject == bus.KeepWork || d.foreign(subject) {
 			n -= int(count)
 		}
 	}
@@ -306,6 +403,9 @@ func tellLeft(t *testing.T, js jetstream.JetStream, name string) {
 	}
 	state := s.CachedInfo().State
 	t.Logf("%s holds %d messages, %d to %d", name, state.Msgs, state.FirstSeq, state.LastSeq)
+	if info, err := s.Info(ctx, jetstream.WithSubjectFilter(">")); err == nil {
+		t.Logf("messages by subject: %v", info.State.Subjects)
+	}
 	for seq, n := state.FirstSeq, 0; seq <= state.LastSeq && n < 10; seq++ {
 		if m, err := s.GetMsg(ctx, seq); err == nil {
 			t.Logf("%d at %s: %s %v", seq, m.Time.Format(time.StampMicro), m.Subject, m.Header)

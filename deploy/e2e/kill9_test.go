@@ -34,13 +34,7 @@ const (
 // doors: start, another target, cancel, delete, and the same name again. When it is over, every promise must hold.
 func TestKill9(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("DROVER_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("DROVER_SEED=%d", seed)
+	seed := seedOf(t)
 	kills, _ := strconv.Atoi(os.Getenv("DROVER_KILLS"))
 
 	h := newHouse(t, plan{intakes: 2, orchestrators: 2, runners: 2, lifecycles: 1, notifiers: 1})

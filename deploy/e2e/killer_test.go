@@ -41,9 +41,7 @@ func newKiller(h *house, seed uint64) *killer {
 	for i, p := range slices.Concat(h.services, h.servers) {
 		// Each has its own chance, so that the killer's does not depend on when they die.
 		random := rand.New(rand.NewPCG(seed, uint64(i)+1))
-		p.mu.Lock()
-		p.delay = func() time.Duration { return time.Duration(random.Int64N(int64(downMax))) }
-		p.mu.Unlock()
+		p.slow(func() time.Duration { return time.Duration(random.Int64N(int64(downMax))) })
 	}
 	return &killer{h: h, random: rand.New(rand.NewPCG(seed, 0)), armed: map[string]int{}}
 }

@@ -41,7 +41,7 @@ func run(m *testing.M) int {
 // module, so that it works with go.work and without.
 func build(into string) error {
 	if os.Getenv(containersVariable) != "" { // the programs are in images
-		return compile(into, "", [][2]string{{".", "./cmd/witness"}})
+		return compile(into, "", [][2]string{{".", "./cmd/witness"}, {"../../services/drover", "./cmd/drover"}})
 	}
 	return compile(into, "", append(services, [2]string{".", "github.com/nats-io/nats-server/v2"}, [2]string{".", "./cmd/witness"},
 		[2]string{".", "./cmd/deployer"}, [2]string{"../../examples/services", "./cmd/module"}))

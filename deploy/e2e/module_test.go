@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -39,22 +38,20 @@ type module struct {
 	t      *testing.T
 	url    string
 	client *http.Client
+	limit  time.Duration                               // for a call to be answered
 	work   map[string]func(m *module, a launch) string // by path: the answer, where it is one; in the request's goroutine
+
+	after sync.WaitGroup // what work does when its request is answered
 
 	mu     sync.Mutex
 	ledger []launch
 }
 
-func newModule(t *testing.T, work map[string]func(*module, launch) string) *module {
+func newModule(t *testing.T, h *house, work map[string]func(*module, launch) string) *module {
 	t.Helper()
-	m := &module{t: t, work: work, client: &http.Client{Timeout: 15 * time.Second}}
-	s := httptest.NewServer(m)
-	m.url = s.URL
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-		m.client.CloseIdleConnections()
-	})
+	m := &module{t: t, work: work, client: h.client(15 * time.Second), limit: h.patience(30 * time.Second)}
+	t.Cleanup(m.after.Wait) // when nobody asks any more, and the gateway is still there
+	m.url = h.serveHTTP(m)
 	return m
 }
 
@@ -123,7 +120,7 @@ func (m *module) call(ctx context.Context, a launch, method, path string, body a
 
 // insist calls until it is answered with other than a 5xx: a gateway may be dead for a moment.
 func (m *module) insist(a launch, method, path string, body any) (status int, answer map[string]any) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), m.limit)
 	defer cancel()
 	for {
 		status, answer, err := m.call(ctx, a, method, path, body)

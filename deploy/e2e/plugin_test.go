@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,14 +39,13 @@ func TestPlugins(t *testing.T) {
 	onServers(t, plugins)
 }
 
-func plugins(t *testing.T, servers int) {
-	h := newHouse(t, plan{servers: servers, intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1, guarded: true})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+func plugins(t *testing.T, on ground) {
+	h := on.house(t, plan{intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1, guarded: true})
+	ctx, cancel := context.WithTimeout(h.ctx, h.patience(5*time.Minute))
 	defer cancel()
 	nc := h.connect()
 	t.Cleanup(nc.Close)
-	d, err := openDoor(nc)
-	require.NoError(t, err)
+	d := h.door(nc)
 	c := chronicleAfter(t, ctx, h, d, command{Kind: "Blueprint", Name: "box", Verb: "apply", ID: "box", Body: apply("Blueprint", "box", object{
 		"lifecycle": "node", "states": list{"Allocation", "Configuration"},
 	}, nil)})
@@ -65,18 +65,31 @@ func plugins(t *testing.T, servers int) {
 		if definition == told {
 			script = "cd '" + h.dir + "'\ncat \"$DROVER_NAMES_FILE\" >> told"
 		}
-		args := append([]string{"plugin", "exec", "-s", h.url, "--batch", "10", "--definition", definition}, h.key(bus.Plugin)...)
+		args := append([]string{"plugin", "exec", "-s", h.url, "--project", h.project, "--batch", "10", "--definition", definition}, h.key(bus.Plugin)...)
 		workers = append(workers, h.run(fmt.Sprint("plugin-", i), "drover", append(args, "--", "sh", "-c", script)...))
 	}
 	h.services = append(h.services, workers...) // stopped with the others
-	added := func(w *process) bool {
-		log, err := os.ReadFile(w.log)
-		return err == nil && strings.Contains(string(log), ": added")
+	if h.cluster == nil {
+		added := func(w *process) bool {
+			log, err := os.ReadFile(w.log)
+			return err == nil && strings.Contains(string(log), ": added")
+		}
+		require.Eventually(t, func() bool {
+			// Of the two that announce the third phase, one may find it there.
+			return added(workers[0]) && added(workers[1]) && (added(workers[2]) || added(workers[3]))
+		}, time.Minute, 50*time.Millisecond)
+	} else { // others kill already, and an answer to who announces may be lost
+		require.True(t, c.wait(ctx, func() bool {
+			for _, b := range c.blueprints {
+				if !slices.ContainsFunc([]string{"first", "second", "third"}, func(name string) bool { return b.Phase(name) == nil }) {
+					return true
+				}
+			}
+			return false
+		}), "not all phases are announced")
+		// What is in the log holds 100 ms later, when its acceptance is answered (ARCHITECTURE.md).
+		require.True(t, pause(ctx, 5*time.Second))
 	}
-	require.Eventually(t, func() bool {
-		// Of the two that announce the third phase, one may find it there.
-		return added(workers[0]) && added(workers[1]) && (added(workers[2]) || added(workers[3]))
-	}, time.Minute, 50*time.Millisecond)
 
 	for i := range pluginResources {
 		name := fmt.Sprint("r", i)
@@ -111,12 +124,14 @@ func plugins(t *testing.T, servers int) {
 	}
 	calls, err := os.ReadFile(filepath.Join(h.dir, "calls"))
 	require.NoError(t, err)
-	kills := 0
-	for _, p := range victims {
-		n, _, _ := p.deaths()
-		kills += n
+	kills := func() (all int) {
+		for _, p := range victims {
+			n, _, _ := p.deaths()
+			all += n
+		}
+		return all
 	}
-	t.Logf("%d servers: %d resources through 3 phases in %s with %d kills; %d calls of a resource, of which %d came twice", servers,
-		pluginResources, time.Since(began).Round(time.Millisecond), kills, strings.Count(string(calls), "\n"), strings.Count(string(calls), "\n")-3*pluginResources)
-	require.Equal(t, len(victims), kills)
+	require.Eventually(t, func() bool { return kills() == len(victims) }, time.Minute, 50*time.Millisecond, "not all were killed once")
+	t.Logf("%d servers: %d resources through 3 phases in %s with %d kills; %d calls of a resource, of which %d came twice", len(h.servers),
+		pluginResources, time.Since(began).Round(time.Millisecond), kills(), strings.Count(string(calls), "\n"), strings.Count(string(calls), "\n")-3*pluginResources)
 }

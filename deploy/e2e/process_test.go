@@ -13,12 +13,16 @@ import (
 
 // process is a program that is kept running: whatever ends it, it is started again, as a supervisor would, until stop.
 // Safe for concurrent use.
+//
+// Or it is a container that several threads share, as one of them sees it: it is killed and started again, and counted is
+// what this thread has killed. It knows no crash points, since a container's environment is what it was made with.
 type process struct {
-	name string
-	path string
-	args []string
-	log  string // file
-	temp string // folder for what it leaves behind when it is killed
+	name   string
+	member *member // the container, else nil
+	path   string
+	args   []string
+	log    string // file
+	temp   string // folder for what it leaves behind when it is killed
 
 	mu      sync.Mutex
 	pid     int    // 0 while it is down
@@ -32,6 +36,7 @@ type process struct {
 	crashes []string // the points at which it died
 	strange []string // ends that nobody asked for
 	ended   chan struct{}
+	strikes sync.WaitGroup // kills of a container that are under way
 }
 
 // again is the pause before a program that has ended is started again, where no other is set.
@@ -154,10 +159,14 @@ func (p *process) seen(err error) (more bool) {
 	return !p.stopped
 }
 
-// kill ends it as kill -9 does. The run after it is armed with a crash point, where one is given.
+// kill ends it as kill -9 does. The run after it is armed with a crash point, where one is given and it knows them.
 func (p *process) kill(point string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.member != nil {
+		p.strike()
+		return
+	}
 	if point != "" {
 		p.next = point
 	}
@@ -165,6 +174,43 @@ func (p *process) kill(point string) {
 		p.killed = true
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 	}
+}
+
+// strike kills a container and starts it again, unless that is under way. The lock must be held.
+func (p *process) strike() {
+	if p.killed || p.stopped {
+		return
+	}
+	p.killed = true
+	delay := again
+	if p.delay != nil {
+		delay = p.delay()
+	}
+	p.strikes.Go(func() {
+		err := p.member.kill(delay)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.killed = false
+		if err != nil {
+			p.strange = append(p.strange, err.Error())
+			return
+		}
+		p.kills++
+	})
+}
+
+// up reports whether it runs: a container, whether it was started again after all kills that were asked for.
+func (p *process) up() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pid != 0 || p.member != nil && !p.killed
+}
+
+// slow sets how long it is left dead.
+func (p *process) slow(down func() time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = down
 }
 
 // waits reports whether it is on its way to a crash point.
@@ -197,6 +243,10 @@ func (p *process) stop(gentle bool) {
 		_ = syscall.Kill(-p.pid, signal)
 	}
 	p.mu.Unlock()
+	if p.member != nil {
+		p.strikes.Wait() // it belongs to others too
+		return
+	}
 	<-p.ended
 }
 

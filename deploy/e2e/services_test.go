@@ -82,10 +82,10 @@ func modules() map[string]func(*module, launch) string {
 		return ""
 	}
 	later := func(m *module, a launch) string { // the callback comes after it, and twice
-		go func() {
+		m.after.Go(func() {
 			done(m, a)
 			done(m, a)
-		}()
+		})
 		return ""
 	}
 	return map[string]func(*module, launch) string{
@@ -114,20 +114,19 @@ func modules() map[string]func(*module, launch) string {
 // know, and no attempt has ended twice.
 func TestServices(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, servers int) { serveServices(t, servers, 4) })
+	onServers(t, serveServices)
 }
 
-func serveServices(t *testing.T, servers, n int) {
-	t.Helper()
-	h := newHouse(t, plan{servers: servers, intakes: 1, orchestrators: 2, runners: 1, lifecycles: 1, gateways: 1, partitions: 4, guarded: true})
+func serveServices(t *testing.T, on ground) {
+	const n = 4
+	h := on.house(t, plan{intakes: 1, orchestrators: 2, runners: 1, lifecycles: 1, gateways: 1, partitions: 4, guarded: true})
 	c := chronicleOf(t, h)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(h.ctx, h.patience(3*time.Minute))
 	defer cancel()
 	nc := h.connect()
 	defer nc.Close()
-	d, err := openDoor(nc)
-	require.NoError(t, err)
-	m := newModule(t, modules())
+	d := h.door(nc)
+	m := newModule(t, h, modules())
 	for _, cmd := range vpn(m.url, h.http[0]) {
 		a, err := d.request(ctx, cmd)
 		require.NoError(t, err)
@@ -154,7 +153,7 @@ func serveServices(t *testing.T, servers, n int) {
 		all += times
 	}
 	verifyServices(t, c, m, n, all)
-	empty(t, d.js, "COMMANDS", "RESULTS", "WORK", "POISON")
+	d.empty(t, "COMMANDS", "RESULTS", "WORK", "POISON")
 	died := map[string]int{}
 	for _, p := range append(h.services, h.servers...) {
 		kills, crashes, strange := p.deaths()
@@ -163,12 +162,12 @@ func serveServices(t *testing.T, servers, n int) {
 		for _, point := range crashes {
 			died[point]++
 		}
-		if p.name == "intake-0" || p.name == "lifecycle-0" || p.name == "nats-0" {
+		if p.member != nil && !strings.HasPrefix(p.name, "nats-") || p.name == "intake-0" || p.name == "lifecycle-0" || p.name == "nats-0" {
 			require.Positive(t, kills, p.name)
 		}
 	}
 	for _, s := range strokes {
-		require.True(t, s[1] == "" || died[s[1]] > 0, "nobody has died at %s", s[1])
+		require.True(t, s[1] == "" || h.cluster != nil || died[s[1]] > 0, "nobody has died at %s", s[1])
 	}
 	t.Logf("attempts that timed out, because a callback was lost with both its keepers: %v", timeouts)
 }
@@ -180,8 +179,9 @@ var strokes = [][2]string{
 	{"orchestrator", "orchestrator.before-ack:1"},
 }
 
-// killServices kills each service once at each place where it leaves most behind, and a server, one after another. All
-// orchestrators are killed at once: which of them owns the partitions of these few resources is chance.
+// killServices kills each service once at each place where it leaves most behind, and a server, one after another; where
+// processes know no such places, as often at any time. All orchestrators are killed at once: which of them owns the
+// partitions of these few resources is chance.
 func killServices(ctx context.Context, h *house) {
 	pause(ctx, 500*time.Millisecond)
 	for _, s := range strokes {
@@ -192,8 +192,11 @@ func killServices(ctx context.Context, h *house) {
 		died := func() bool { // one of them, where it was to
 			return slices.ContainsFunc(struck, func(p *process) bool {
 				_, at, _ := p.deaths()
-				return slices.Contains(at, s[1])
+				return slices.Contains(at, s[1]) || p.member != nil && p.up()
 			})
+		}
+		if h.cluster != nil {
+			pause(ctx, time.Duration(h.random.Int64N(int64(time.Second))))
 		}
 		for _, p := range struck {
 			p.kill(s[1])
@@ -372,7 +375,7 @@ func verifyServices(t *testing.T, c *chronicle, m *module, n, timeouts int) {
 		case tr.Phase == "ready" && tr.Attempt == 2:
 			require.True(t, a.Vars.WasDeployed, "out of Error, where vlan had succeeded")
 		}
-		require.Equal(t, project, a.Vars.TenantSlug)
+		require.Equal(t, c.project, a.Vars.TenantSlug)
 	}
 	asked, early, late := 0, 0, 0
 	for id, tr := range known {
@@ -418,16 +421,19 @@ func jobOf(s *resource.State) string {
 // one; never; with words that the attempt cannot become; and under another transaction.
 func TestCallbacks(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, plan{intakes: 1, orchestrators: 1, runners: 1, gateways: 1, partitions: 4, guarded: true})
+	callBack(t, ground{servers: 1})
+}
+
+func callBack(t *testing.T, on ground) {
+	h := on.house(t, plan{intakes: 1, orchestrators: 1, runners: 1, gateways: 1, partitions: 4, guarded: true})
 	c := chronicleOf(t, h)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.ctx, h.patience(time.Minute))
 	defer cancel()
 	nc := h.connect()
 	defer nc.Close()
-	d, err := openDoor(nc)
-	require.NoError(t, err)
+	d := h.door(nc)
 	attempts := make(chan launch, 8)
-	m := newModule(t, map[string]func(*module, launch) string{"/do": func(_ *module, a launch) string {
+	m := newModule(t, h, map[string]func(*module, launch) string{"/do": func(_ *module, a launch) string {
 		attempts <- a
 		return ""
 	}})
@@ -510,7 +516,7 @@ func TestCallbacks(t *testing.T) {
 	require.Equal(t, 409, status, "another transaction: %v", answer)
 
 	// What the first phase leaves the second is given; twice is once; and the lines are in the output.
-	status, answer, err = m.call(ctx, one, "PATCH", fmt.Sprintf("automation/v1/cmdb-entry/%d", one.Vars.CmdbEntry), object{"callback_data": object{"port": 3}})
+	status, answer, err := m.call(ctx, one, "PATCH", fmt.Sprintf("automation/v1/cmdb-entry/%d", one.Vars.CmdbEntry), object{"callback_data": object{"port": 3}})
 	require.NoError(t, err)
 	require.Equal(t, 200, status, "%v", answer)
 	require.Equal(t, object{"vlan": 7.0}, answer["data"])
@@ -545,9 +551,7 @@ func TestCallbacks(t *testing.T) {
 	again := next()
 	require.True(t, again.Vars.WasDeployed, "phase one has succeeded")
 	for _, p := range h.service("orchestrator") {
-		p.mu.Lock()
-		p.delay = func() time.Duration { return 500 * time.Millisecond }
-		p.mu.Unlock()
+		p.slow(func() time.Duration { return 500 * time.Millisecond })
 		p.kill("")
 	}
 	status, answer = m.insist(again, "PATCH", fmt.Sprintf("automation/v1/phase-instance/%d", again.Vars.PhaseInstance), object{"status": "DE"})
@@ -562,7 +566,7 @@ func TestCallbacks(t *testing.T) {
 	var lines []string
 	soon, stop := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer stop()
-	read(soon, nc, "OUTPUT", "drover.out.>", func(got []stored) {
+	read(soon, nc, "OUTPUT", "drover.out."+h.project+".>", func(got []stored) {
 		for _, o := range got {
 			if l, err := wire.DecodeOutputLine(o.Body); err == nil && l.Stream == "module" {
 				lines = append(lines, l.Text)

@@ -51,7 +51,7 @@ func TestTrees(t *testing.T) {
 			if !long {
 				t.Parallel() // the long ones would take each other's time
 			}
-			newTree(t, w.servers, w.items, w.strikes).live()
+			newTree(t, ground{servers: w.servers}, w.items, w.strikes).live()
 		})
 	}
 }
@@ -82,23 +82,15 @@ const (
 // treeTime is for a whole life: most of it goes by while killed processes come back.
 const treeTime = 4 * time.Minute
 
-func newTree(t *testing.T, servers, n, strikes int) *tree {
-	seed := rand.Uint64()
-	if text := os.Getenv("DROVER_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("DROVER_SEED=%d", seed)
-	h := newHouse(t, plan{servers: servers, intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1, deployers: 2, guarded: true})
-	ctx, cancel := context.WithTimeout(t.Context(), treeTime+time.Duration(strikes)*time.Second)
+func newTree(t *testing.T, on ground, n, strikes int) *tree {
+	h := on.house(t, plan{intakes: 1, orchestrators: 2, lifecycles: 1, notifiers: 1, deployers: 2, guarded: true})
+	ctx, cancel := context.WithTimeout(h.ctx, h.patience(treeTime)+time.Duration(strikes)*time.Second)
 	t.Cleanup(cancel)
 	nc := h.connect()
 	t.Cleanup(nc.Close)
-	d, err := openDoor(nc)
-	require.NoError(t, err)
+	d := h.door(nc)
 	x := &tree{
-		t: t, ctx: ctx, house: h, door: d, killer: newKiller(h, seed), random: rand.New(rand.NewPCG(seed, 1<<32)), strikes: strikes,
+		t: t, ctx: ctx, house: h, door: d, killer: newKiller(h, h.seed), random: rand.New(rand.NewPCG(h.seed, 1<<32)), strikes: strikes,
 		before: map[string][]string{}, spec: map[string]object{},
 	}
 	own := func(name, state, do string) object {
@@ -148,7 +140,7 @@ func (x *tree) live() {
 	x.end(deployed, job.Succeeded)
 	x.ordered(deployed, "deploy", x.items)
 	x.wait("the execution counts all its items", func() bool {
-		of := x.chronicle.resources[resource.Key{Project: project, Kind: treeKind, Name: treeName}].Children
+		of := x.chronicle.resources[resource.Key{Project: x.house.project, Kind: treeKind, Name: treeName}].Children
 		return int(of.Succeeded) == len(x.items) && int(of.Items) == len(x.items)
 	})
 
@@ -340,7 +332,7 @@ func (x *tree) record(id string) job.Record {
 
 // jobOf is where a child stands with a job. The chronicle's lock must be held, or nothing be under way.
 func (x *tree) jobOf(item, id string) job.State {
-	s := x.chronicle.resources[resource.Key{Project: project, Kind: itemKind, Name: resource.ChildName(treeName, item)}]
+	s := x.chronicle.resources[resource.Key{Project: x.house.project, Kind: itemKind, Name: resource.ChildName(treeName, item)}]
 	if j := s.JobByID(id); j != nil {
 		return j.State
 	}
@@ -397,14 +389,14 @@ func (x *tree) lines() []journal.Line {
 // killEach kills every process of the house once, one after another, each when the one before is back.
 func (x *tree) killEach() {
 	x.t.Helper()
+	began := time.Now()
+	defer func() { x.t.Logf("all were killed in %s", time.Since(began).Round(100*time.Millisecond)) }()
 	for _, p := range slices.Concat(x.house.services, x.house.servers) {
 		before, _, _ := p.deaths()
 		p.kill("")
 		require.Eventually(x.t, func() bool {
 			now, _, _ := p.deaths()
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return now > before && p.pid != 0
+			return now > before && p.up() || x.ctx.Err() != nil
 		}, time.Minute, 5*time.Millisecond, "%s does not come back", p.name)
 	}
 }
@@ -474,7 +466,7 @@ func (x *tree) orphanFirst(id, gone string) {
 // nothingLeft: no resource is left in the bucket, and nothing waits.
 func (x *tree) nothingLeft() {
 	x.t.Helper()
-	empty(x.t, x.door.js, "COMMANDS", "RESULTS", "WORK", "POISON")
+	x.door.empty(x.t, "COMMANDS", "RESULTS", "WORK", "POISON")
 	require.Eventually(x.t, func() bool {
 		ctx, cancel := context.WithTimeout(x.ctx, 5*time.Second)
 		defer cancel()
@@ -487,8 +479,10 @@ func (x *tree) nothingLeft() {
 			return false
 		}
 		left := 0
-		for range keys.Keys() {
-			left++
+		for key := range keys.Keys() {
+			if strings.HasPrefix(key, x.house.project+".") {
+				left++
+			}
 		}
 		return left == 0
 	}, time.Minute, 100*time.Millisecond, "nothing of the tree is left")
@@ -497,15 +491,18 @@ func (x *tree) nothingLeft() {
 // derived waits until the buckets are what the log says: they trail it, and by seconds where a server was just killed.
 func (x *tree) derived(v *verdict) {
 	x.t.Helper()
-	legal := v.wrong
-	for end := time.Now().Add(time.Minute); ; {
-		v.wrong = nil
-		v.buckets()
-		if len(v.wrong) == 0 || time.Now().After(end) || !pause(x.ctx, 100*time.Millisecond) {
+	var wrong []string
+	var err error
+	for end := time.Now().Add(x.house.patience(time.Minute)); ; {
+		ctx, cancel := context.WithTimeout(x.ctx, 20*time.Second)
+		wrong, err = x.chronicle.unlikeBuckets(ctx, x.door.looks)
+		cancel()
+		if err == nil && len(wrong) == 0 || time.Now().After(end) || !pause(x.ctx, 100*time.Millisecond) {
 			break
 		}
 	}
-	v.wrong = append(legal, v.wrong...)
+	require.NoError(x.t, err)
+	v.wrong = append(v.wrong, wrong...)
 }
 
 // legal: the whole history was a legal one, the buckets are what it led to, and everybody was killed three times on the way.

@@ -62,7 +62,7 @@ func (v *verdict) settled(by time.Time) {
 		return len(open) == 0
 	})
 	if over {
-		empty(v.t, v.door.js, "COMMANDS", "RESULTS", "WORK", "POISON")
+		v.door.empty(v.t, "COMMANDS", "RESULTS", "WORK", "POISON")
 		return
 	}
 	for _, line := range open {
@@ -324,7 +324,7 @@ func (c *chronicle) unlikeBuckets(ctx context.Context, js jetstream.JetStream) (
 	if err != nil {
 		return nil, err
 	}
-	watch, err := bucket.WatchAll(ctx, jetstream.IgnoreDeletes())
+	watch, err := bucket.Watch(ctx, c.project+".>", jetstream.IgnoreDeletes())
 	if err != nil {
 		return nil, err
 	}

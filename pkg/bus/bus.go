@@ -30,6 +30,8 @@ const (
 	// FetchBytesMax is the most: half of what the server lets wait for one connection (64 MiB) before it takes it for too slow
 	// and ends it, so that two workers that share one may fetch at once.
 	FetchBytesMax = 32 << 20
+	// WorkAckWaitDefault is how long work may stay unsettled before it is delivered again, where nothing else is said.
+	WorkAckWaitDefault = 6 * time.Second
 )
 
 // Errors that callers tell apart, with errors.Is.
@@ -361,6 +363,9 @@ type Membership interface {
 	// Changes delivers the partitions that this process should serve, whenever that changes; the first at once. The
 	// receiver may be slow: only the newest is kept.
 	Changes() <-chan []int
+	// Lapses delivers when this process may have been taken for dead: it was stopped or cut off for so long that others may have
+	// served its share meanwhile. What it knows of that may be old, and nothing else tells it so. Several in a row may be one.
+	Lapses() <-chan struct{}
 	// Members lists the live ids, sorted, this one included.
 	Members() []string
 	// Decline says which partitions this process cannot serve, in the place of what it said before: they fall to others
@@ -393,6 +398,10 @@ type Bus interface {
 	Setup(ctx context.Context, repair bool) ([]Drift, error)
 	// Check reports what Setup would find, and what it would make (Drift.Missing). It changes nothing.
 	Check(ctx context.Context) ([]Drift, error)
+	// Rederive looks, where there are several servers, whether each bucket and the work follow the log, and hands those that
+	// stand still to another server; it returns which. It is asked twice a second by one process, and sooner again
+	// where it returns an error: the log has no leader, or a server did not answer.
+	Rederive(ctx context.Context) ([]string, error)
 	// Healthy is nil while the server answers.
 	Healthy(ctx context.Context) error
 	// Close flushes and disconnects. Idempotent.

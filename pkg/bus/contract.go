@@ -31,8 +31,22 @@ type Contract struct {
 	Replies bool
 }
 
+// BenchSubjects are what `drover bench system` publishes to a stream of its own: the server's speed without Drover. They are no part of
+// Drover's grammar.
+const BenchSubjects = "drover-bench.*"
+
 // InboxPrefix is the first part of the subjects that a service's replies come to. Nobody else may subscribe them.
 func InboxPrefix(s Service) string { return "_INBOX_" + string(s) }
+
+// watches lets a client of JetStream go on with what a watch of a stream brings, of which the server sends no more than a MiB or so
+// before it is told that it has come. It answers consumers whose names nobody else knows.
+func watches(streams ...string) []string {
+	return around("$JS.FC.", ".>", streams...)
+}
+
+// ends lets it end a watch at once: nats.go waits 5 s for a deletion that is refused. Whoever reads goes on with another consumer.
+// A user of one project has no such right, since these subjects name no project.
+func ends(streams ...string) []string { return around("$JS.API.CONSUMER.DELETE.", ".*", streams...) }
 
 // Contracts is the one page that says who may say what. In short: commands come from users, results from runners, and
 // only the orchestrator appends to the log, from which the server derives everything else.
@@ -68,9 +82,10 @@ func Contracts() []Contract {
 	return []Contract{
 		intake,
 		orchestrator,
-		service(Lifecycle, "asks the owners to sweep",
+		service(Lifecycle, "asks the owners to sweep, and has the streams that stand still derived by another server",
 			join([]string{"drover.ask.*", "$JS.API.STREAM.MSG.GET.COMMANDS", "$JS.API.STREAM.MSG.GET.RESULTS", "$JS.API.STREAM.MSG.GET.EVENTS",
-				"$JS.API.CONSUMER.INFO.COMMANDS.*", "$JS.API.CONSUMER.INFO.RESULTS.*"}, readBuckets),
+				"$JS.API.CONSUMER.INFO.COMMANDS.*", "$JS.API.CONSUMER.INFO.RESULTS.*"}, readBuckets,
+				each("$JS.API.STREAM.LEADER.STEPDOWN.", append(buckets, "WORK")...)),
 			[]string{"drover.evt.>"}),
 		service(Notifier, "tells listeners, and pokes monitoring systems; it can hold nothing up",
 			join([]string{"drover.notice.>", "drover.door.*.check"}, readBuckets, versions),
@@ -88,10 +103,11 @@ func Contracts() []Contract {
 			[]string{"drover.evt.>", "drover.notice.>"}),
 		{Service: User, About: "commands, and looks on",
 			Publish: join([]string{"drover.cmd.>", "drover.api.>", "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.TIMERS",
-				"$JS.API.DIRECT.GET.REFUSED.>"}, readBuckets, reads("EVENTS", "OUTPUT"), versions[1:]),
+				"$JS.API.DIRECT.GET.REFUSED.>"}, readBuckets, reads("EVENTS", "OUTPUT"), versions[1:], watches(append(buckets, "EVENTS", "OUTPUT")...),
+				ends(append(buckets, "EVENTS", "OUTPUT")...)),
 			Subscribe: []string{InboxPrefix(User) + ".>", "drover.evt.>", "drover.notice.>"}},
 		{Service: Operator, About: "sets up, repairs, backs up and restores, and looks at everything; appends nothing",
-			Publish:   []string{"drover.cmd.>", "drover.api.>", "drover.timer.>", "$SRV.>", "$JS.API.>", "$JS.SNAPSHOT.>"},
+			Publish:   []string{"drover.cmd.>", "drover.api.>", "drover.timer.>", BenchSubjects, "$SRV.>", "$JS.API.>", "$JS.SNAPSHOT.>", "$JS.FC.>"},
 			Subscribe: []string{InboxPrefix(Operator) + ".>", "drover.>", "$KV.>", "$JS.EVENT.>"}},
 	}
 }
@@ -108,6 +124,7 @@ func ProjectUser(project string) Contract {
 	subscribe := []string{InboxPrefix(User) + "_" + p + ".>"}
 	read := func(stream, subjects string) {
 		publish = append(publish, "$JS.API.DIRECT.GET."+stream+"."+subjects, "$JS.API.CONSUMER.CREATE."+stream+".*."+subjects, "$JS.API.CONSUMER.MSG.NEXT."+stream+".*")
+		publish = append(publish, watches(stream)...)
 	}
 	for _, f := range Families() {
 		read("KV_"+f.Bucket(), "$KV."+f.Bucket()+"."+p+".>")
@@ -132,10 +149,12 @@ func reads(streams ...string) []string {
 	return all
 }
 
-func each(prefix string, names ...string) []string {
+func each(prefix string, names ...string) []string { return around(prefix, "", names...) }
+
+func around(prefix, suffix string, names ...string) []string {
 	all := make([]string, len(names))
 	for i, n := range names {
-		all[i] = prefix + n
+		all[i] = prefix + n + suffix
 	}
 	return all
 }

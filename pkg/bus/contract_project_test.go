@@ -24,7 +24,8 @@ const theirs = "team-b"
 // JetStream needs. A consumer has a name that nobody else knows, and can only be made with a filter of the user's own.
 func shared(subject string) bool {
 	return subject == "$JS.API.INFO" || strings.HasPrefix(subject, "$JS.API.STREAM.INFO.") ||
-		strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.KV_") || strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.OUTPUT.")
+		strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.KV_") || strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.OUTPUT.") ||
+		strings.HasPrefix(subject, "$JS.FC.KV_") || strings.HasPrefix(subject, "$JS.FC.OUTPUT.")
 }
 
 // inTheirs is what a pattern becomes with the other project wherever there is room for one.
@@ -234,5 +235,46 @@ func TestAFilterOfOnesOwnHoldsNoOther(t *testing.T) {
 	} {
 		m := ask(get, body)
 		require.NotContains(t, string(m.Data), theirs, fmt.Sprint(body))
+	}
+}
+
+// TestUsersWatchWhatIsLarge: the server waits for who watches to have taken what it was sent, so who may not say so hears no more.
+func TestUsersWatchWhatIsLarge(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	_, err := h.as(t, bus.Operator).Setup(t.Context(), false)
+	require.NoError(t, err)
+	const n = 64 // of 100 KiB
+	orchestrator := h.as(t, bus.Orchestrator)
+	for i := range n {
+		_, err := orchestrator.Append(bus.Append{
+			Entity: bus.Entity{Partition: 1, Family: bus.Resource, Project: "team.a", Kind: "node", Name: fmt.Sprint(i)}, Body: make([]byte, 100<<10),
+		}).Result()
+		require.NoError(t, err)
+	}
+	for variable, inbox := range map[string]string{
+		bus.Contract{Service: bus.User}.Variable():     bus.InboxPrefix(bus.User),
+		bus.Contract{Service: bus.Operator}.Variable(): bus.InboxPrefix(bus.Operator),
+		"DROVER_TEAM_A": bus.InboxPrefix(bus.User) + "_" + bus.Token("team.a"),
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Parallel()
+			js, err := natsjs.New(h.raw(t, variable, inbox, nil))
+			require.NoError(t, err)
+			kv, err := js.KeyValue(t.Context(), bus.Resource.Bucket())
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { s, err := kv.Status(t.Context()); return err == nil && s.Values() == n }, 30*time.Second, 10*time.Millisecond)
+			w, err := kv.Watch(t.Context(), bus.Token("team.a")+".>")
+			require.NoError(t, err)
+			defer func() { _ = w.Stop() }() // a user of one project waits for nothing there
+			for got := range n {
+				select {
+				case e := <-w.Updates():
+					require.NotNil(t, e)
+				case <-time.After(30 * time.Second):
+					t.Fatalf("%d of %d come", got, n)
+				}
+			}
+		})
 	}
 }

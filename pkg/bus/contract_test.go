@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
@@ -141,6 +142,20 @@ func TestPermissions(t *testing.T) {
 		drift, err := b.Setup(ctx, false) // finds that all is as it should be
 		require.NoError(t, err)
 		require.Empty(t, drift)
+	}
+
+	// A user's watch ends at once.
+	nc, err := jetstream.Dial(ctx, jetstream.Options{
+		URL: h.url, NKeyFile: h.keys[bus.Contract{Service: bus.User}.Variable()], InboxPrefix: bus.InboxPrefix(bus.User),
+	})
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := natsjs.New(nc)
+	require.NoError(t, err)
+	for _, stream := range []string{"KV_" + bus.Resource.Bucket(), "EVENTS", "OUTPUT"} {
+		_, err = js.CreateConsumer(ctx, stream, natsjs.ConsumerConfig{Name: "watch", AckPolicy: natsjs.AckNonePolicy, MemoryStorage: true})
+		require.NoError(t, err)
+		require.NoError(t, js.DeleteConsumer(ctx, stream, "watch"))
 	}
 
 	// The orchestrator's job.

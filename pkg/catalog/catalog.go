@@ -60,7 +60,8 @@ type Bus interface {
 	Partitions() int
 }
 
-// New returns an empty catalog. now is the process's clock: it ages what is present. constraints may be shared.
+// New returns an empty catalog. now ages what is present, and is a clock that nobody sets: by one that was set back, a version would
+// look new again that the process read before. The readings of time.Now are of one. constraints may be shared.
 func New(b Bus, now func() time.Time, constraints *constraint.Evaluator) (*Catalog, error) {
 	blueprints, err := lru.New[string, *blueprint.Blueprint](blueprintsMax)
 	if err != nil {
@@ -122,7 +123,7 @@ func (c *Catalog) Present(ctx context.Context, project, kind string, fresh bool)
 		c.mu.Lock()
 		entry, ok := c.present[e]
 		c.mu.Unlock()
-		if age := c.now().Sub(entry.at); ok && age >= 0 && age < PresentFor { // a clock may have been set back
+		if ok && c.now().Sub(entry.at) < PresentFor {
 			return entry.loaded, nil
 		}
 	}

@@ -81,10 +81,10 @@ func (l *Loop) refresh(keys []resource.Key, loaded []Loaded) error {
 	return err
 }
 
-// known is the sequence of the last event that is known of a parent, a child, what has a job, or what was heard of; of
-// others 0.
+// known is the sequence of the last event that is known of a parent, a child, what has a job, what is gone and not yet forgotten,
+// or what was heard of; of others 0.
 func (l *Loop) known(key resource.Key) uint64 {
-	seq := l.live[key]
+	seq := max(l.live[key], l.gone[key])
 	if ln := l.lanes[key]; ln != nil {
 		seq = max(seq, ln.news)
 	}

@@ -42,3 +42,36 @@ func TestLoopsShareACache(t *testing.T) {
 	c := begin()
 	require.Equal(t, 20, fill(c, 0, 30), "nothing was lost on the way")
 }
+
+// TestAGoneResourceStaysGone (simulator, seed 31957408701017): a follower that is behind shows a resource that is gone as one that
+// lives, when it is not in memory any more. Its traces still go.
+func TestAGoneResourceStaysGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.answers = true
+	s := &shell{world: w}
+	s.loop = drive.New(s, drive.Limits{CachedStates: 1})
+	key := resource.Key{Project: "p", Kind: "node", Name: "a"}
+	require.Nil(t, s.command("a", resource.VerbApply, "1").Refused)
+	s.settle()
+	before := w.states[key]
+	w.lost = true // the answer to the deletion: what was stored is found, and nothing is removed for it yet
+	deleted := func() { require.Nil(t, s.command("a", resource.VerbDelete, "2").Refused) }
+	s.loop.Offer([]drive.Input{{Key: key, Input: resource.Input{Kind: resource.OnCommand, At: w.now, Command: &resource.Command{
+		Key: key, Verb: resource.VerbDelete, RequestID: "2", JobID: "job-a-2", Digest: resource.VerbDelete,
+	}}, Reply: func(resource.Reply) {}, Back: func(error) {}}})
+	require.True(t, s.answer())
+	w.lost = false
+	require.True(t, w.states[key].State.Gone)
+	deleted()
+	s.settle()
+	require.Nil(t, s.command("b", resource.VerbApply, "3").Refused) // a makes room
+	s.settle()
+	w.old = map[resource.Key]drive.Loaded{key: before}
+	deleted()
+	s.settle()
+	require.Contains(t, w.states, key)
+	s.loop.Sweep(w.now, func(string, string, resource.Key) bool { return true })
+	s.settle()
+	require.NotContains(t, w.states, key)
+}

@@ -44,6 +44,7 @@ type world struct {
 	answers bool // every answer arrives
 	lost    bool // none does
 	trims   []resource.Key
+	old     map[resource.Key]drive.Loaded // what a follower that is behind shows where the leader need not answer
 	// read, where not nil, is called once, when a Load has read and its caller has not been answered.
 	read func()
 }
@@ -222,6 +223,10 @@ func (s *shell) Load(keys []resource.Key, jobs []drive.JobKey, fresh bool) ([]dr
 	}
 	var l []drive.Loaded
 	for _, k := range keys {
+		if old, ok := s.old[k]; ok && !fresh {
+			l = append(l, old)
+			continue
+		}
 		l = append(l, s.states[k])
 	}
 	var j []drive.LoadedJob

@@ -21,6 +21,7 @@ const (
 	LogLevelDefault    = "info"
 	LogFormatDefault   = FormatAuto
 	StopTimeoutDefault = 20 * time.Second
+	WorkAckWaitDefault = 6 * time.Second // as bus.WorkAckWaitDefault, which a test compares
 )
 
 // Limits of Config.
@@ -28,6 +29,9 @@ const (
 	PartitionsMax = 1024 // partitions of a system
 	ReplicasMax   = 5    // copies of a stream; the server's own limit
 	IDBytesMax    = 128  // bytes of an id
+
+	WorkAckWaitMin = time.Second
+	WorkAckWaitMax = 30 * time.Second // less than drive.Limits.PollLease: else a poll that nobody has acknowledged were sent twice
 )
 
 // Config is what every service is told. Each field is a flag, or an environment variable where the flag is missing, or
@@ -53,6 +57,10 @@ type Config struct {
 	Partitions int
 	// Replicas is how many copies of each stream a system gets, 1 to ReplicasMax and odd. Default ReplicasDefault.
 	Replicas int
+	// WorkAckWait is how long work may stay unsettled before it is given to another worker, WorkAckWaitMin to WorkAckWaitMax. It
+	// is noted in the consumers of phases, which orchestrators make, and which workers read: they say three times as often, for each
+	// resource, that they are at it. What tens of thousands of resources are at together wants a longer one. Default WorkAckWaitDefault.
+	WorkAckWait time.Duration
 	// Listen is the address for /livez, /readyz and /metrics; port 0 is a free one. Empty means no HTTP server.
 	// Default ListenDefault.
 	Listen string
@@ -71,6 +79,7 @@ func DefaultConfig() Config {
 		NATS:        NATSDefault,
 		Partitions:  PartitionsDefault,
 		Replicas:    ReplicasDefault,
+		WorkAckWait: WorkAckWaitDefault,
 		Listen:      ListenDefault,
 		LogLevel:    LogLevelDefault,
 		LogFormat:   LogFormatDefault,
@@ -90,6 +99,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.ID, "id", c.ID, "`name` of this process among those of its service (default service-hostname-random)")
 	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "`number` of partitions, when a system is created")
 	fs.IntVar(&c.Replicas, "replicas", c.Replicas, "`number` of copies of each stream")
+	fs.DurationVar(&c.WorkAckWait, "work-ack-wait", c.WorkAckWait, "silence after which work is given to another worker, as a `duration`; orchestrators set it")
 	fs.StringVar(&c.Listen, "listen", c.Listen, "`address` for /livez, /readyz and /metrics; port 0 is a free one, empty is none")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "`level`: debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "`format`: json, console, or auto (console on a terminal)")
@@ -118,6 +128,9 @@ func (c Config) Validate() error {
 	if c.Replicas < 1 || c.Replicas > ReplicasMax || c.Replicas%2 == 0 {
 		bad("replicas", fmt.Sprintf("must be odd and 1 to %d", ReplicasMax))
 	}
+	if c.WorkAckWait < WorkAckWaitMin || c.WorkAckWait > WorkAckWaitMax {
+		bad("work-ack-wait", fmt.Sprintf("must be %s to %s", WorkAckWaitMin, WorkAckWaitMax))
+	}
 	if level, err := zapcore.ParseLevel(c.LogLevel); err != nil || level > zapcore.ErrorLevel {
 		bad("log-level", "must be debug, info, warn or error")
 	}
@@ -140,6 +153,7 @@ func (c Config) MarshalLogObject(e zapcore.ObjectEncoder) error {
 	e.AddString("tlscert", c.TLSCert)
 	e.AddInt("partitions", c.Partitions)
 	e.AddInt("replicas", c.Replicas)
+	e.AddDuration("work_ack_wait", c.WorkAckWait)
 	e.AddString("listen", c.Listen)
 	e.AddDuration("stop_timeout", c.StopTimeout)
 	return nil
@@ -148,7 +162,14 @@ func (c Config) MarshalLogObject(e zapcore.ObjectEncoder) error {
 // RedactURL replaces what stands before the '@' in each of the URLs, user name included: a NATS token stands there
 // without a password.
 func RedactURL(urls string) string {
-	parts := strings.Split(urls, ",")
+	var parts []string
+	for u := range strings.SplitSeq(urls, ",") {
+		if len(parts) > 0 && !strings.Contains(u, "://") {
+			parts[len(parts)-1] += "," + u // it may be of a password that holds a comma
+			continue
+		}
+		parts = append(parts, u)
+	}
 	for i, u := range parts {
 		scheme, rest, found := strings.Cut(u, "://")
 		if !found {

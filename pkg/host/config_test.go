@@ -18,6 +18,7 @@ func TestDefaults(t *testing.T) {
 	c := host.DefaultConfig()
 	require.NoError(t, c.Validate())
 	require.Equal(t, bus.Partitions, c.Partitions, "the two defaults are one decision")
+	require.Equal(t, bus.WorkAckWaitDefault, c.WorkAckWait, "and these")
 }
 
 func TestEveryHostHasAnIDOfItsOwn(t *testing.T) {
@@ -44,6 +45,9 @@ func TestRedactURL(t *testing.T) {
 		"tls://u:p@ss/w:rd@h":    "tls://xxxxx@h",
 		"nats://a:b@h,tls://c@i": "nats://xxxxx@h,tls://xxxxx@i",
 		"nats://u:%zz@h:1":       "nats://xxxxx@h:1",
+		"nats://u:p,x,w@h":       "nats://xxxxx@h",
+		"nats://h,i":             "nats://h,i",
+		"nats://h,tls://u:p,w@i": "nats://h,tls://xxxxx@i",
 	} {
 		require.Equal(t, want, host.RedactURL(in), in)
 	}

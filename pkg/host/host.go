@@ -224,13 +224,16 @@ func (h *Host) Run(ctx context.Context, run func(ctx context.Context, h *Host) e
 	return h.Wait(ctx)
 }
 
-// fail records a failure that no component has returned.
+// fail records a failure that no component has returned. One that has failed before may have met what this one left behind.
 func (h *Host) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil {
+	switch {
+	case h.err == nil:
 		h.err = err
 		close(h.failed)
+	case !errors.Is(h.err, err): // else it is what Wait has returned
+		h.err = errors.Join(h.err, err)
 	}
 }
 

@@ -156,6 +156,11 @@ func TestRun(t *testing.T) {
 			h.Go("a", func(context.Context) error { return errBroken })
 			return h.Wait(ctx)
 		}, errBroken},
+		"setup fails after a component has met what it left": {t.Context(), func(ctx context.Context, h *host.Host) error {
+			h.Go("a", func(context.Context) error { return errors.New("an echo") })
+			<-ctx.Done()
+			return errBroken
+		}, errBroken},
 		"address is taken": {t.Context(), nil, errAddress},
 	} {
 		t.Run(name, func(t *testing.T) {

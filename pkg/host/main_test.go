@@ -203,7 +203,7 @@ func TestFlagOverEnvironmentOverDefault(t *testing.T) {
 	got.Config.ID = ""
 	require.Equal(t, host.Config{
 		NATS: "nats://user:secret@b:1", Partitions: 16, Replicas: 1, LogLevel: "debug", LogFormat: host.FormatAuto,
-		StopTimeout: 3 * time.Second,
+		StopTimeout: 3 * time.Second, WorkAckWait: host.WorkAckWaitDefault,
 	}, got.Config)
 	require.Equal(t, "green", got.Colour)
 	require.NotContains(t, p.stderr.String(), "secret")

@@ -7,7 +7,7 @@
 //	spec:
 //	  kinds: [node]             # or one, as a plain string
 //	  states: [Started]         # or one, as a plain string
-//	  project: default          # whose resources; the listener's own where it is missing
+//	  project: default          # whose resources: the listener's own, and no other
 //	  webhook:                  # either this …
 //	    url: https://example.net/hook
 //	    headers: {X-Team: fleet}                # stored in the log, so nothing secret

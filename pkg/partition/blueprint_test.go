@@ -409,17 +409,27 @@ func (f *fleet) versions() (digests []string) {
 
 func (f *fleet) pinned(name string) string {
 	f.t.Helper()
+	return f.state(name).FlowJob().Blueprint
+}
+
+func (f *fleet) state(name string) *resource.State {
+	f.t.Helper()
 	last, err := f.look.Last(f.t.Context(), []bus.Entity{{
 		Partition: bus.PartitionOf("p", "node", name, blueprintPartitions), Family: bus.Resource, Project: "p", Kind: "node", Name: name,
 	}})
 	require.NoError(f.t, err)
 	e, err := wire.DecodeResource(last[0].Body)
 	require.NoError(f.t, err)
-	return e.State.FlowJob().Blueprint
+	return &e.State
 }
 
 // complete answers all work of a phase that is out.
 func (f *fleet) complete(phase string) (n int) {
+	f.t.Helper()
+	return f.answer(phase, resource.OutcomeCompleted)
+}
+
+func (f *fleet) answer(phase string, outcome resource.Outcome) (n int) {
 	f.t.Helper()
 	puller, err := f.look.Pull(f.t.Context(), bus.Phase{Project: "p", Kind: "node", Phase: phase})
 	require.NoError(f.t, err)
@@ -427,10 +437,14 @@ func (f *fleet) complete(phase string) (n int) {
 	work, err := puller.Fetch(f.t.Context(), 100, bus.FetchBytesMax, 0)
 	require.NoError(f.t, err)
 	for _, d := range work {
-		w, err := wire.DecodeWork(d.Body(), "")
+		poll := ""
+		if d.Header(bus.HeaderPoll) != "" {
+			poll = phase
+		}
+		w, err := wire.DecodeWork(d.Body(), poll)
 		require.NoError(f.t, err)
 		o := f.owners[w.Partition]
-		body, err := wire.EncodeResult("", resource.Result{Fence: w.Fence, Outcome: resource.OutcomeCompleted})
+		body, err := wire.EncodeResult("", resource.Result{Fence: w.Fence, Outcome: outcome})
 		require.NoError(f.t, err)
 		inbox, err := o.link.Results(f.t.Context(), w.Partition)
 		require.NoError(f.t, err)
@@ -505,21 +519,47 @@ func TestOldVersionsGo(t *testing.T) {
 	require.True(t, f.bound("old"))
 }
 
-// TestAConsumerStaysForWhatIsToCome: a job that runs needs the phases of states that it has not entered.
-func TestAConsumerStaysForWhatIsToCome(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t)
+// thenLeaves has a job walk by a version with the phases now and then, of which the next version has now alone.
+func (f *fleet) thenLeaves() {
+	f.t.Helper()
 	f.accept("Blueprint", "node", "apply", "1", `{"lifecycle":"node","states":["A","B"],"phases":[
 		{"name":"now","states":["A"],"executor":{"plugin":{}}},{"name":"then","states":["B"],"executor":{"plugin":{}}}]}`)
 	f.accept("node", "n", "apply", "1", `{}`)
 	f.accept("node", "n", "start", "2", "")
 	f.accept("Blueprint", "node", "apply", "2", node("now"))
+}
+
+// TestAConsumerStaysForWhatIsToCome: a job that runs needs the phases of states that it has not entered.
+func TestAConsumerStaysForWhatIsToCome(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.thenLeaves()
 	for range 4 {
 		f.passed(time.Hour)
 	}
 	require.True(t, f.bound("then"))
 	f.complete("now")
 	f.complete("then")
+	for range 4 {
+		f.passed(time.Hour)
+	}
+	require.False(t, f.bound("then"))
+}
+
+// TestAConsumerThatIsNeededComesBack (simulator, seed 174936135537345): an owner that stood still for long has begun a job by an earlier
+// version, of which a phase had no consumer any more.
+func TestAConsumerThatIsNeededComesBack(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.thenLeaves()
+	require.NoError(t, f.look.RemovePhase(t.Context(), bus.Phase{Project: "p", Kind: "node", Phase: "then"}))
+	f.complete("now")
+	for range 2 {
+		f.passed(time.Hour)
+	}
+	require.True(t, f.bound("then"))
+	require.Equal(t, 1, f.complete("then"))
+	require.Equal(t, job.Succeeded, f.state("n").FlowJob().State)
 	for range 4 {
 		f.passed(time.Hour)
 	}

@@ -55,6 +55,7 @@ type link struct {
 	dies   func()
 	last   func(entities []bus.Entity, out []bus.Stored)
 	forget func(e bus.Entity) error
+	poll   func() error
 	scan   func(family bus.Family) // before the log is read
 }
 
@@ -71,6 +72,15 @@ func (l *link) Scan(ctx context.Context, partition int, family bus.Family, each 
 		l.scan(family)
 	}
 	return l.Conn.Scan(ctx, partition, family, each)
+}
+
+func (l *link) PublishPoll(ctx context.Context, p bus.Phase, key string, body []byte) error {
+	if l.poll != nil {
+		if err := l.poll(); err != nil {
+			return err
+		}
+	}
+	return l.Conn.PublishPoll(ctx, p, key, body)
 }
 
 func (l *link) change() func() {

@@ -178,8 +178,8 @@ type use struct {
 	phases  map[string]bool // phases that are at something
 }
 
-// look removes what nothing needs: consumers of phases that have left the blueprint, and old versions. It reports whether
-// anything was left that may go later.
+// look removes what nothing needs: consumers of phases that have left the blueprint, and old versions. Of what is needed it makes
+// the consumers, where they are missing. It reports whether anything was left that may go later.
 func (k *keeper) look(ctx context.Context, bp *blueprint.Blueprint) (left bool, err error) {
 	old, err := k.old(ctx, bp)
 	if err != nil || len(old) == 0 {
@@ -207,7 +207,14 @@ func (k *keeper) look(ctx context.Context, bp *blueprint.Blueprint) (left bool, 
 		}
 	}
 	for _, ph := range surplus {
-		switch nothing, err := k.removePhase(ctx, bp, ph, used); {
+		if used.phases[ph.Phase] { // an owner that stood still between its reading and its appending may need what was removed
+			if err := k.p.c.Bus.EnsurePhase(ctx, ph); err != nil {
+				return true, err
+			}
+			left = true
+			continue
+		}
+		switch nothing, err := k.removePhase(ctx, bp, ph); {
 		case err != nil:
 			return true, err
 		case !nothing: // it is looked at once more: an owner whose time is over may still poll what it knows
@@ -230,13 +237,10 @@ func (k *keeper) look(ctx context.Context, bp *blueprint.Blueprint) (left bool, 
 	return left, nil
 }
 
-// removePhase removes the consumer of a phase that is in no use, and its work, and reports whether there was neither. Work
+// removePhase removes the consumer of a phase that nothing needs, and its work, and reports whether there was neither. Work
 // of a phase that has a consumer is left to a worker. That of one without is taken by nobody: a poll, sent by an owner that
 // did not know yet how the resource has gone on.
-func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bus.Phase, used use) (nothing bool, err error) {
-	if used.phases[ph.Phase] {
-		return false, nil
-	}
+func (k *keeper) removePhase(ctx context.Context, bp *blueprint.Blueprint, ph bus.Phase) (nothing bool, err error) {
 	bound, err := k.bound(ctx, ph)
 	if err != nil {
 		return false, err

@@ -129,24 +129,29 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 	}
 	now := p.o.c.Now()
 	said := report.At(now)
+	key := phaseKey(r.Phase)
+	known, holds := p.heard[key][report.Worker]
 	in := phaseInput{Input: phase.Input{At: now}}
 	var answer wire.PhaseHold
 	switch verb {
 	case "hold":
-		def, reason, err := p.definition(r.Phase)
+		def, reason, err := p.definition(r.Phase, holds && report.Out > 0)
 		switch {
 		case err != nil:
 			refuse("the blueprint of kind " + strconv.Quote(r.Phase.Kind) + " could not be read; ask again")
 			return
+		case def == nil && holds && report.Order >= known.order:
+			in.Release, answer.Reason = &said, reason // what it did last counts, all the same
 		case def == nil:
 			refuse(reason)
 			return
+		default:
+			in.Hold, in.Calls, in.Lease = &said, def.CallsAtOnce(), def.Lease
+			answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
+			answer.Lease, answer.CallLease = phase.HoldLease(def.Lease), def.CancelLease()
 		}
-		in.Hold, in.Calls, in.Lease = &said, def.CallsAtOnce(), def.Lease
-		answer.Calls, answer.Interval = in.Calls, def.PendingInterval()
-		answer.Lease, answer.CallLease = phase.HoldLease(def.Lease), def.CancelLease()
 	case "release":
-		if report.Order != 0 && report.Order < p.heard[phaseKey(r.Phase)][report.Worker].order {
+		if report.Order != 0 && report.Order < known.order {
 			refuse("it has asked for the phase since") // this word was late, and is of the holder's time before
 			return
 		}
@@ -155,8 +160,7 @@ func (p *phases) ask(verb string, r bus.Request, reply Reply) {
 		refuse("a phase's worker cannot ask for " + strconv.Quote(verb))
 		return
 	}
-	key := phaseKey(r.Phase)
-	if verb == "hold" {
+	if in.Hold != nil {
 		p.shorten(key, now, max(answer.Lease, phase.LeaseDefault)) // by then everyone who lives is heard, whatever he was granted
 	}
 	p.loop.Offer(drive.AggregateInput[phaseInput, phase.Reply]{
@@ -188,8 +192,9 @@ func (p *phases) answer(reply Reply, answer wire.PhaseHold) {
 }
 
 // definition is the phase as the present blueprint of its kind has it, or else as the last one that had it, as long as work of
-// it may be there: a job walks by the version that it pinned. Where there is neither, the reason.
-func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, err error) {
+// it may be there: a job walks by the version that it pinned; and as long as a holder's calls are out. Where there is neither, the
+// reason.
+func (p *phases) definition(ph bus.Phase, out bool) (def *blueprint.Phase, reason string, err error) {
 	bp, err := p.o.c.Catalog.Present(p.o.ctx, ph.Project, ph.Kind, false)
 	if err != nil {
 		return nil, "", p.o.port.meet(err)
@@ -201,17 +206,17 @@ func (p *phases) definition(ph bus.Phase) (def *blueprint.Phase, reason string, 
 		delete(p.formers, ph)
 		return def, "", nil
 	}
-	if def, err := p.former(ph, bp.Blueprint); def != nil || err != nil {
+	if def, err := p.former(ph, bp.Blueprint, out); def != nil || err != nil {
 		return def, "", err
 	}
 	return nil, "the blueprint of kind " + strconv.Quote(ph.Kind) + " has no phase " + strconv.Quote(ph.Phase), nil
 }
 
-// former is a phase that has left its blueprint, while it has its consumer: until nothing is at it any more.
-func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint) (*blueprint.Phase, error) {
+// former is a phase that has left its blueprint, while it has its consumer, until nothing is at it any more; or while calls are out.
+func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint, out bool) (*blueprint.Phase, error) {
 	ctx, cancel := context.WithTimeout(p.o.ctx, loadTimeout)
 	defer cancel()
-	if bound, err := p.o.port.keeper.bound(ctx, ph); err != nil || !bound {
+	if bound, err := p.o.port.keeper.bound(ctx, ph); err != nil || !bound && !out {
 		delete(p.formers, ph)
 		return nil, err
 	}
@@ -241,10 +246,14 @@ func (p *phases) former(ph bus.Phase, present *blueprint.Blueprint) (*blueprint.
 	return f.def, nil
 }
 
-// hears that a holder lives: it holds the phase for so long without another word.
+// hears that a holder lives: it holds the phase for so long without another word. Where that is shorter than what it was granted
+// before, it may not have heard it yet, and holds the phase for as long as it believes.
 func (p *phases) hears(key drive.AggregateKey, report *wire.PhaseReport, at time.Time, of time.Duration) {
 	held := p.heard[key]
 	if l, ok := held[report.Worker]; ok { // else it holds the phase unnamed
+		if left := l.until.Sub(at); left > of {
+			of = min(left, max(of, phase.LeaseDefault))
+		}
 		until := at.Add(of)
 		held[report.Worker] = lease{of: of, until: until, order: max(l.order, report.Order)}
 		p.silentAt = earlier(p.silentAt, until) // where the lease is a shorter one now
@@ -449,7 +458,7 @@ func (p *phases) sweep(now time.Time) {
 			continue
 		}
 		p.unused[key] = now
-		if def, _, err := p.definition(phaseOf(key)); err == nil && def == nil {
+		if def, _, err := p.definition(phaseOf(key), false); err == nil && def == nil {
 			p.o.port.keeper.dismiss(phaseOf(key), func() {
 				p.tell(key, phaseInput{Input: phase.Input{At: p.o.c.Now()}, bury: true}, func() {}) // it is looked at again
 			})

@@ -292,6 +292,23 @@ func TestWhoLivesKeepsAPhaseWhoseLeaseIsMadeShorter(t *testing.T) {
 	require.True(t, f.hold("next").Granted, "now it knows")
 }
 
+// TestAShorterLeaseThatIsNotHeardOf (simulator, seed 8281802017397): the answer that shortens a lease was lost, and its holder goes by
+// the one before.
+func TestAShorterLeaseThatIsNotHeardOf(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.accept("Blueprint", "node", "apply", "1", leased("5s"))
+	require.True(t, f.hold("lives").Granted) // for 5 s
+	f.accept("Blueprint", "node", "apply", "2", leased("500ms"))
+	f.later(time.Second)
+	require.True(t, f.hold("lives").Granted, "and is not told")
+	f.sweep()
+	f.later(phase.LeaseMin + time.Second)
+	require.False(t, f.hold("next").Granted)
+	f.later(time.Second)
+	require.True(t, f.hold("next").Granted)
+}
+
 // TestALateReleaseIsNotHeard (simulator, seeds 54763307842717 and 54763307847951): what a worker said before it asked for the phase
 // again does not take the phase from it.
 func TestALateReleaseIsNotHeard(t *testing.T) {
@@ -337,4 +354,42 @@ func TestWhatALateOwnerLeavesOfAPhaseGoes(t *testing.T) {
 	left, _, err := f.look.Outstanding(t.Context(), one)
 	require.NoError(t, err)
 	require.Zero(t, left)
+}
+
+// TestAHolderOfAPhaseThatIsGoneIsHeard (simulator, seed 206895283333073): what it did between its last report and the end of the
+// phase counts, should the phase come back; and as long as its calls are out it holds the phase.
+func TestAHolderOfAPhaseThatIsGoneIsHeard(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.accept("Blueprint", "node", "apply", "first", node("old"))
+	f.accept("node", "n", "apply", "1", `{}`)
+	f.accept("node", "n", "start", "2", "")
+	order := uint64(0)
+	say := func(calls uint64, out uint32) wire.PhaseHold {
+		order++
+		answer := homeOf(f).tell(old, "hold", wire.PhaseReport{Worker: "a", Order: order, Out: out, Counts: phase.Counts{Calls: calls}})
+		homeOf(f).shell.run(homeOf(f).owner)
+		return *answer
+	}
+	require.True(t, say(0, 0).Granted)
+	f.accept("Blueprint", "node", "apply", "second", node("new"))
+	require.True(t, say(1, 1).Granted, "its job has pinned the first")
+	f.complete("old")
+	for f.bound("old") {
+		f.passed(time.Second)
+		require.True(t, say(1, 1).Granted)
+	}
+	require.True(t, say(2, 1).Granted, "its call is out")
+	refused := say(3, 0)
+	require.Equal(t, `the blueprint of kind "node" has no phase "old"`, refused.Reason)
+	require.Empty(t, refused.Holders)
+	f.accept("Blueprint", "node", "apply", "third", node("old"))
+	require.True(t, homeOf(f).hold(old, "b").Granted)
+	stored, err := f.look.Last(t.Context(), []bus.Entity{{
+		Partition: f.home(), Family: bus.PhaseRecord, Project: old.Project, Kind: old.Kind, Name: old.Phase,
+	}})
+	require.NoError(t, err)
+	e, err := wire.DecodePhase(stored[0].Body)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, e.State.Counts().Calls)
 }

@@ -25,6 +25,9 @@ const (
 	forgetTimeout = 10 * time.Second
 	ensureTimeout = 5 * time.Second
 	batchTimeout  = 10 * time.Second // the server gives a batch up after that
+
+	pollAgain     = 200 * time.Millisecond // before a poll is sent again that could not be stored; then twice as long, and so on
+	pollAgainMost = 3200 * time.Millisecond
 )
 
 // outcome is an append on its way: its answer is taken in the order of the sends.
@@ -321,7 +324,8 @@ func (p *port) When(expression string, spec []byte, s *resource.State) (bool, er
 	return p.c.Catalog.When(expression, spec, s)
 }
 
-// Poll implements drive.Port. A poll that is lost is sent again when its lease ends.
+// Poll implements drive.Port. What cannot be stored is tried again for as long as a cluster may be without a leader; a poll that is
+// lost all the same is sent again when its lease ends.
 func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 	body, err := wire.EncodeResource(wire.ResourceEvent{
 		Event: resource.Event{From: s.State, To: s.State, JobID: f.JobID, Cause: resource.Cause{Kind: "due", Phase: f.Phase}},
@@ -334,9 +338,17 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 	}
 	phase := bus.Phase{Project: s.Project, Kind: s.Kind, Phase: f.Phase}
 	p.c.Shell.Background(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
-		defer cancel()
-		if err := p.c.Bus.PublishPoll(ctx, phase, key, body); err != nil && p.ctx.Err() == nil {
+		publish := func() error {
+			ctx, cancel := context.WithTimeout(p.ctx, ensureTimeout)
+			defer cancel()
+			return p.c.Bus.PublishPoll(ctx, phase, key, body)
+		}
+		err := publish()
+		for wait := pollAgain; err != nil && wait <= pollAgainMost && p.ctx.Err() == nil; wait *= 2 {
+			p.c.Shell.Sleep(wait)
+			err = publish() // under the same key it is stored once
+		}
+		if err != nil && p.ctx.Err() == nil {
 			p.c.Log.Warn("a poll was not sent; it is repeated when its lease ends", host.Phase(f.Phase), zap.Error(err))
 		}
 	})

@@ -106,6 +106,9 @@ func (g *gathering) answer(ctx, fetching context.Context, l *line, puller bus.Pu
 			return nil
 		}
 		deliveries, err := puller.Fetch(fetching, a.most, a.bytes, a.wait)
+		g.s.mu.Lock()
+		l.ackWait = puller.AckWait() // another orchestrator may have changed it
+		g.s.mu.Unlock()
 		g.news <- news{line: l, idle: err == nil, answered: true, deliveries: deliveries}
 		switch {
 		case err == nil:

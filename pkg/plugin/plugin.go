@@ -72,7 +72,7 @@ const (
 	keepEvery         = 200 * time.Millisecond // how often leases are looked at
 	fetchGrace        = 200 * time.Millisecond // how long a fetch may go on after Serve was told to stop
 	retryFirst        = 100 * time.Millisecond // first wait after a failed call of the bus; doubles
-	retryLast         = 2 * time.Second        // longest such wait
+	retryLast         = 500 * time.Millisecond // longest such wait: who has no leader says so at once, and has one a few seconds later
 	releaseAfter      = time.Second            // wait before work that could not be begun is delivered again
 	newerAfter        = 5 * time.Second        // wait before work that only a newer version can read is delivered again
 	publishTimeout    = 5 * time.Second        // one try of storing a result

@@ -156,7 +156,7 @@ func listenerSpec() map[string]any {
 	return map[string]any{"type": "object", "additionalProperties": false, "required": []any{"kinds", "states"}, "properties": map[string]any{
 		"kinds":   some(listener.KindsMax, "Kinds of the resources: one, or a list."),
 		"states":  some(listener.StatesMax, "States that they reach: one, or a list."),
-		"project": map[string]any{"type": []any{"string", "null"}, "description": "Whose resources. Default: the listener's own project.", "minLength": 1, "maxLength": blueprint.NameBytesMax},
+		"project": map[string]any{"type": []any{"string", "null"}, "description": "Whose resources: the listener's own project, and no other.", "minLength": 1, "maxLength": blueprint.NameBytesMax},
 		"webhook": webhook,
 		"subject": map[string]any{"type": []any{"string", "null"}, "description": "Subject under drover.notice. that tells it; this or webhook.", "pattern": `^drover\.notice\.`, "maxLength": listener.SubjectBytesMax},
 	}, "oneOf": []any{given("webhook", "object"), given("subject", "string")}}

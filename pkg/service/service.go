@@ -46,7 +46,7 @@ func Connect(ctx context.Context, name string, h *host.Host) (bus.Bus, error) {
 		URL: c.NATS, CredentialsFile: c.Creds, NKeyFile: c.NKey, Name: "drover-" + name,
 		TLSCAFile: c.TLSCA, TLSCertFile: c.TLSCert, TLSKeyFile: c.TLSKey,
 		InboxPrefix: bus.InboxPrefix(bus.Service(name)), // replies that the server's permissions keep from all others
-		Partitions:  c.Partitions, Replicas: c.Replicas,
+		Partitions:  c.Partitions, Replicas: c.Replicas, WorkAckWait: c.WorkAckWait,
 		Notice: func(event string, err error) {
 			log.Info("connection to the server", zap.String("event", event), zap.Error(err))
 		},

@@ -45,6 +45,8 @@ type checker struct {
 	called     map[resource.Fence]bool
 	seen       map[resource.Fence]bool // by a worker
 	again      map[resource.Fence]bool // answered once more, later
+	putOff     map[resource.Fence]bool // a pending answer came twice: who has not applied the first takes the second for that to a poll
+	atWork     map[resource.Fence]int  // workers that carry it out, and those that died at it
 	families   families
 	holds      holds
 }
@@ -87,7 +89,8 @@ func newChecker(w *World) *checker {
 		w: w, blueprints: map[string]*blueprint.Blueprint{}, versions: map[bus.Entity][]version{}, states: map[resource.Key]resource.State{},
 		records: map[drive.JobKey]job.Record{}, jobs: map[string]*jobSeen{}, buried: map[resource.Key]uint64{}, handed: map[resource.Fence]bool{},
 		completed: map[entry]bool{}, answers: map[answer]bool{}, applied: map[applied]int{}, polled: map[resource.Fence]int{}, refusals: map[string]bool{}, called: map[resource.Fence]bool{},
-		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, families: newFamilies(), holds: newHolds(),
+		seen: map[resource.Fence]bool{}, again: map[resource.Fence]bool{}, putOff: map[resource.Fence]bool{}, atWork: map[resource.Fence]int{},
+		families: newFamilies(), holds: newHolds(),
 	}
 }
 
@@ -431,6 +434,9 @@ func (d *settled) Ack() error {
 	// Where this owner has applied it, another, who does not know that it was the answer to his poll, may await it still: he has
 	// canceled the phase since, and waits for its lease.
 	by := applied{d.s.p.name, answer{r.Fence, r.Outcome}}
+	if c.applied[by] == 0 && r.Outcome == resource.OutcomePending {
+		c.putOff[r.Fence] = true
+	}
 	if c.applied[by] > 0 {
 		c.applied[by]--
 	} else if p := s.Phase(r.Fence.Phase); p != nil && s.Exists() && p.InFlight && fenceOf(&s, p) == r.Fence && r.Outcome != resource.OutcomeRunning {
@@ -486,7 +492,7 @@ func (c *checker) poll(p bus.Phase, body []byte) {
 		return
 	}
 	c.called[work.Fence] = true
-	if c.again[work.Fence] {
+	if c.again[work.Fence] || c.putOff[work.Fence] {
 		return // an answer that came once more put it off
 	}
 	run := work.State.Phase(p.Phase)

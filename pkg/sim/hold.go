@@ -40,7 +40,7 @@ func (k *worker) call(ph bus.Phase) {
 		return
 	}
 	w := k.p.w
-	c := &caller{k: k, phase: ph, name: k.p.name, checkEvery: time.Second + w.upTo(10*time.Second)}
+	c := &caller{k: k, phase: ph, name: k.p.name, checkEvery: min(time.Second+w.upTo(10*time.Second), w.scenario.ackWait/progressEach)}
 	if !k.named {
 		w.check.holds.named++
 		c.name = fmt.Sprint(k.p.name, "/", w.check.holds.named)

@@ -73,7 +73,7 @@ func (h *house) start(service string) *process {
 		p.deaf = w.percent(40)
 	}
 	p.clock = partition.NewClock(func() time.Time { return w.now.Add(p.skew) })
-	books, err := catalog.New(p.link, p.clock.Now, constraints)
+	books, err := catalog.New(p.link, func() time.Time { return w.now }, constraints) // as time.Now, of which nothing but the wall's part is set
 	if err != nil {
 		panic(err)
 	}

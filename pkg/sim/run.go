@@ -50,7 +50,7 @@ func Run(seed uint64, trace io.Writer) (result Result) {
 	w.check = newChecker(w)
 	w.house = &house{w: w}
 	w.scenario = newScenario(w)
-	options := memory.Options{Partitions: w.scenario.partitions, Clock: w, TombstoneTTL: tombstoneTTL}
+	options := memory.Options{Partitions: w.scenario.partitions, Clock: w, TombstoneTTL: tombstoneTTL, WorkAckWait: w.scenario.ackWait}
 	if w.faults.full {
 		options.CommandMessages, options.ResultMessages = 1+w.r.IntN(6), 1+w.r.IntN(6)
 	}

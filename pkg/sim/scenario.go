@@ -41,8 +41,9 @@ type scenario struct {
 	active       time.Duration
 	cachedStates int
 	partitions   int
-	applies      bool // users apply a lot
-	held         bool // workers hold the phases that they call
+	ackWait      time.Duration // of work
+	applies      bool          // users apply a lot
+	held         bool          // workers hold the phases that they call
 	sent         []*command
 	requests     int
 }
@@ -61,6 +62,7 @@ func newScenario(w *World) *scenario {
 	s := &scenario{w: w, partitions: 1 + w.r.IntN(3), active: time.Minute + w.upTo(12*time.Minute)}
 	s.applies = w.percent(10)
 	s.held = w.percent(heldPercent)
+	s.ackWait = []time.Duration{bus.WorkAckWaitDefault, 5 * bus.WorkAckWaitDefault}[w.r.IntN(2)]
 	s.cachedStates = []int{0, 1, 2}[w.r.IntN(3)]
 	names := []string{"a", "b", "c", "web-1.example.com", "e", "f"}[:2+w.r.IntN(5)]
 	alone := 1 + w.r.IntN(2)
@@ -87,8 +89,9 @@ func newScenario(w *World) *scenario {
 }
 
 const (
-	phasesMax   = 5
-	heldPercent = 30 // of the seeds: a lease that is renewed is many messages
+	phasesMax    = 5
+	progressEach = 3  // a worker that says that it is at work says it so often before its work comes again
+	heldPercent  = 30 // of the seeds: a lease that is renewed is many messages
 )
 
 func phaseName(i int) string { return fmt.Sprint("f", i) }

@@ -85,7 +85,7 @@ func (k *worker) carryOut(phase bus.Phase, d *delivery) {
 		}
 	}
 	for took > 0 {
-		part := min(took, 10*time.Second)
+		part := min(took, w.scenario.ackWait/progressEach)
 		if !w.pause(part) {
 			return
 		}
@@ -107,6 +107,7 @@ func (k *worker) read(phase bus.Phase, d *delivery) wire.Work {
 		w.violate("work cannot be read: %v", err)
 	}
 	w.check.worked(&work)
+	w.check.atWork[work.Fence]++
 	return work
 }
 
@@ -127,6 +128,7 @@ func (k *worker) lasts() time.Duration {
 // settle says what a call came to, once, twice, or never. It returns false when the process has died.
 func (k *worker) settle(d *delivery, work wire.Work, r resource.Result) bool {
 	w := k.p.w
+	defer func() { w.check.atWork[work.Fence]-- }()
 	if w.fault(w.faults.late, 1) { // rubbish is set aside, and holds nothing up
 		w.check.rubbish++
 		for w.server.PublishResult(k.p.ctx, work.ResultSubject, nil, []byte{0xff}) != nil {
@@ -145,6 +147,9 @@ func (k *worker) settle(d *delivery, work wire.Work, r resource.Result) bool {
 		})
 	}
 	if w.fault(w.faults.late, 3) {
+		if w.check.atWork[work.Fence] > 1 {
+			w.check.again[work.Fence] = true // who was given it before, and said for long not that he is at it, answers at any time
+		}
 		_ = d.Ack() // a worker that loses its answer
 		return true
 	}

@@ -1,12 +1,14 @@
 // Package lifecycle is the service that asks for sweeps: at every tick of 20 seconds it asks the owner of each
 // partition to look for lost work, passed due times, what is gone and not forgotten, and jobs without a record
-// (design.md section 1; seed 002, "ghost removal"). Once a minute it looks whether the streams drifted.
+// (design.md section 1; seed 002, "ghost removal"). Once a minute it looks whether the streams drifted, and twice a second, where
+// there are several servers, whether the buckets and the work follow the log.
 //
 // Start more of it and they share the partitions (membership service "lifecycle"). Kill it and nothing is lost: the
 // next tick asks again, and no progress of a resource depends on a sweep that only one process saw.
 //
 //	internal/sweep   who is asked, how many at once, and what is said about those who do not answer
 //	internal/drift   the settings of the streams
+//	internal/derive  streams that do not follow the log
 //
 // # Absent on purpose
 //
@@ -22,6 +24,7 @@ import (
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/host"
+	"github.com/droverproject/drover/services/lifecycle/internal/derive"
 	"github.com/droverproject/drover/services/lifecycle/internal/drift"
 	"github.com/droverproject/drover/services/lifecycle/internal/sweep"
 )
@@ -32,8 +35,8 @@ const Service = "lifecycle"
 // driftEvery is how often the streams' settings are checked.
 const driftEvery = time.Minute
 
-// driftPartition is the partition whose owner checks the streams' settings, so that one process does.
-const driftPartition = 0
+// streamsPartition is the partition whose owner looks after the streams, so that one process does.
+const streamsPartition = 0
 
 // Run runs the service on a connected bus until ctx ends. It does not close the bus.
 func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
@@ -42,6 +45,10 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	watch, err := drift.New(b, h.Log(), h.Metrics())
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	derivation, err := derive.New(b, h.Log(), h.Metrics())
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
@@ -69,9 +76,10 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	})
 
 	shares := make(chan []int, 1)
-	checks := make(chan bool, 1)
+	checks, looks := make(chan bool, 1), make(chan bool, 1)
 	h.Go("sweep", func(ctx context.Context) error { return sweeper.Run(ctx, ticks, shares) })
 	h.Go("drift", func(ctx context.Context) error { return checkDrift(ctx, watch, checks) })
+	h.Go("derivation", func(ctx context.Context) error { return derivation.Run(ctx, looks) })
 	h.Go("shares", func(ctx context.Context) error {
 		for {
 			select {
@@ -82,7 +90,9 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 					return nil
 				}
 				newest(shares, partitions)
-				newest(checks, slices.Contains(partitions, driftPartition))
+				mine := slices.Contains(partitions, streamsPartition)
+				newest(checks, mine)
+				newest(looks, mine)
 			}
 		}
 	})

@@ -26,7 +26,8 @@
 //
 // No record of what was told (the seed: it "is not tracked anywhere"), so no delivery after a restart and no history: who
 // must know everything reads the log. No way to hold up a resource: the feed is read whether or not anybody takes
-// messages. No secrets in specs: a listener names them, and the notifier finds them as files.
+// messages. No secrets in specs: a listener names them, and the notifier finds them as files. No listener of one project that
+// is told of another's resources, or is given another's secrets: who may write in one project alone would choose the host.
 package notifier
 
 import (
@@ -55,13 +56,14 @@ const Service = "notifier"
 
 // RunOptions are the service's own settings.
 type RunOptions struct {
-	// Secrets is a folder whose files are the secrets that listeners may name. Empty: there are none.
+	// Secrets is a folder with a folder for each project, whose files are the secrets that the project's listeners may name.
+	// Empty: there are none.
 	Secrets string
 }
 
 // Flags declares the options as flags.
 func (o *RunOptions) Flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.Secrets, "secrets", o.Secrets, "`folder` of files with the secrets that listeners may name")
+	fs.StringVar(&o.Secrets, "secrets", o.Secrets, "`folder` with a folder for each project, of files with the secrets that its listeners may name")
 }
 
 // Run runs the service without secrets on a connected bus until ctx ends. It does not close the bus.
@@ -110,7 +112,8 @@ func (o RunOptions) Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 		return nil
 	})
 
-	pokes := webhook.NewFor("", "drover-notifier/"+host.Version(), monitoring.PokesMaxMost)
+	// A poke's own time, which its monitoring system's spec says, is the context's.
+	pokes := webhook.NewFor("", "drover-notifier/"+host.Version(), monitoring.PokesMaxMost, monitoring.TimeoutMost)
 	h.OnStop("pokes", func(context.Context) error {
 		pokes.Close()
 		return nil

@@ -38,6 +38,9 @@ import (
 // Service is the name under which the processes of this service share the partitions.
 const Service = "orchestrator"
 
+// renewPause is more than a beat of the members: what another owner appends after a takeover is known to nobody for half a minute.
+const renewPause = 700 * time.Millisecond
+
 // Run runs the service on a connected bus until ctx ends. It does not close the bus.
 func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	metrics, err := partition.NewMetrics(h.Metrics())
@@ -72,7 +75,7 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 				Able: abilities.set,
 			})
 		},
-		log: h.Log(), running: map[int]*owned{},
+		pause: renewPause, log: h.Log(), running: map[int]*owned{},
 	}
 	h.Go("partitions", func(ctx context.Context) error {
 		defer owners.stopAll()
@@ -86,6 +89,8 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 				}
 				owners.set(ctx, partitions)
 				metrics.Owned.Set(float64(len(partitions)))
+			case <-member.Lapses():
+				owners.renew(ctx)
 			}
 		}
 	})
@@ -119,6 +124,7 @@ func (a *abilities) set(partition int, able bool) {
 // owners runs one goroutine for each partition that falls to this process.
 type owners struct {
 	serve   func(ctx context.Context, n int)
+	pause   time.Duration // in renew: until those who served meanwhile have heard this process again, and have stopped
 	log     *zap.Logger
 	running map[int]*owned
 }
@@ -160,6 +166,18 @@ func (o *owners) set(ctx context.Context, partitions []int) {
 		}()
 	}
 	o.log.Info("partitions changed", zap.Int("owned", len(partitions)), zap.Int("started", started), zap.Int("left", len(leaving)))
+}
+
+// renew takes every partition over anew: others may have served them meanwhile, and nothing tells an owner of what they wrote.
+func (o *owners) renew(ctx context.Context) {
+	partitions := slices.Sorted(maps.Keys(o.running))
+	o.log.Warn("this process was not heard for a while; what others did with its partitions meanwhile is read", zap.Int("partitions", len(partitions)))
+	o.set(ctx, nil)
+	select {
+	case <-ctx.Done():
+	case <-time.After(o.pause):
+		o.set(ctx, partitions)
+	}
 }
 
 func (o *owners) stopAll() {

@@ -8,7 +8,7 @@
 //	internal/executor   what an executor is told and answers
 //
 // Start more of it and they share the work: each takes no more than it can begin at once. Kill it, and what it was at is
-// handed out again when the work's time is up (30 s). Stop it, and running calls may end within StopGrace; what is left
+// handed out again when the work's time is up (bus.WorkAckWaitDefault). Stop it, and running calls may end within StopGrace; what is left
 // is ended and handed out again at once.
 //
 // # Memory

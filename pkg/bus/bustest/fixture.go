@@ -106,6 +106,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Fixture) {
 		{"CommandsInOrder", s.commandsInOrder},
 		{"InputRedelivery", s.inputRedelivery},
 		{"Poison", s.poison},
+		{"ForeignHeaders", s.foreignHeaders},
 		{"InboxPutsBack", s.inboxPutsBack},
 		{"Results", s.results},
 		{"Refusals", s.refusals},

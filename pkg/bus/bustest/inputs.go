@@ -139,6 +139,19 @@ func (s *suite) poison(t *testing.T) {
 	require.NotEmpty(t, aside[i].Header[bus.HeaderOriginalSeq])
 }
 
+// foreignHeaders: whoever publishes gives a message any header, and no body; it is a message all the same.
+func (s *suite) foreignHeaders(t *testing.T) {
+	in := s.commands(t, commandPartition(t, "r"))
+	for _, status := range []string{"100", "404", "408", "409", "503"} {
+		_, err := s.b.PublishCommand(within(t), bus.CommandSubject("cmd", t.Name(), "node", "r", "start"),
+			map[string]string{"Status": status, "Description": "Consumer Deleted"}, nil)
+		require.NoError(t, err)
+		d := receive(t, in.C(), "a command with status "+status)
+		require.Equal(t, status, d.Header("Status"))
+		require.NoError(t, d.Ack())
+	}
+}
+
 // inboxPutsBack: what an inbox held when it was closed comes to the next at once, and what it had handed out does too,
 // after the ack wait.
 func (s *suite) inboxPutsBack(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -56,6 +57,11 @@ type Bus struct {
 	ensured     map[bus.Phase]struct{} // phases whose consumers were made here; see watchLeftovers
 
 	reconnectedAt atomic.Int64 // Unix nanoseconds; 0: never
+
+	rederive struct {
+		mu      sync.Mutex
+		streams map[string]*deriving
+	}
 }
 
 // Connect connects, trying until the server answers or ctx ends (10 s if it has no deadline). It makes nothing on the
@@ -76,6 +82,7 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		defer cancel()
 	}
 	b := &Bus{options: o, asked: asked, reconnected: make(chan struct{})}
+	b.rederive.streams = map[string]*deriving{}
 	opts = append(opts,
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.asyncError(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -108,6 +115,19 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 	return b, nil
 }
 
+// Dial connects as Connect does, to the server alone: for what a Bus has no words for.
+func Dial(ctx context.Context, o Options) (*nats.Conn, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	opts, err := o.connection()
+	if err != nil {
+		return nil, err
+	}
+	return connect(ctx, o, opts)
+}
+
 func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, error) {
 	for {
 		var nc *nats.Conn
@@ -123,7 +143,10 @@ func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, er
 		if err == nil {
 			return nc, nil
 		}
-		// The URL is left out: it may hold a password.
+		// The URL is left out: it may hold a password. So is what is wrong with one that cannot be read, which quotes from it.
+		if unread := new(url.Error); errors.As(err, &unread) {
+			return nil, errUnreadable
+		}
 		err = fmt.Errorf("connect: %w", err)
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			return nil, fmt.Errorf("%w: %w", bus.ErrDenied, err)
@@ -138,6 +161,8 @@ func connect(ctx context.Context, o Options, opts []nats.Option) (*nats.Conn, er
 		}
 	}
 }
+
+var errUnreadable = errors.New("connect: the server's URL cannot be read: in a user or password write /, ?, #, % and @ as %2F, %3F, %23, %25 and %40")
 
 // hopeless says whether another try would meet the same: files that cannot be read, certificates that do not fit, contexts
 // that are not there.
@@ -184,6 +209,9 @@ func (b *Bus) layout() Options {
 	}
 	return o
 }
+
+// Replicas is how many of each stream the system has; 0: none of it is there yet.
+func (b *Bus) Replicas() int { return int(b.replicas.Load()) }
 
 // noted is Options.Sync as the system notes it; empty: it does not.
 func (b *Bus) noted() string {

@@ -35,6 +35,9 @@ const (
 	callTimeout = 5 * time.Second
 	// callSweep is how often timeouts are looked for: a call may wait that much longer.
 	callSweep = 100 * time.Millisecond
+	// askAgain is how long a request that may be repeated waits before it is sent once more; then twice as long. Servers drop
+	// what a group without a leader is asked, and say nothing.
+	askAgain = 500 * time.Millisecond
 )
 
 type callShard struct {
@@ -205,15 +208,35 @@ func (c *calls) close() {
 	_ = c.sub.Unsubscribe() // the connection is closed next
 }
 
-// request sends m and waits for its one reply, until ctx ends or the call times out.
-func (c *calls) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-	p := c.send(m, callTimeout, nil)
+// wait waits until a call is done; where ctx ends before, that is what it has come to.
+func (c *calls) wait(ctx context.Context, p *call) {
 	select {
 	case <-p.done:
-		return p.msg, p.err
 	case <-ctx.Done():
 		c.finish(p.id, nil, ctx.Err())
 		<-p.done
+	}
+}
+
+// request sends m and waits for its one reply, until ctx ends or the call times out.
+func (c *calls) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	p := c.send(m, callTimeout, nil)
+	c.wait(ctx, p)
+	return p.msg, p.err
+}
+
+// repeat is request of what may be asked twice: it is sent again while there is no reply. The first reply counts.
+func (c *calls) repeat(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	p := c.send(m, callTimeout, nil)
+	for gap := askAgain; ; gap *= 2 {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			c.wait(ctx, p)
+		case <-time.After(gap):
+			_ = c.nc.PublishMsg(m) // fails only if the connection is closed, which ends the call
+			continue
+		}
 		return p.msg, p.err
 	}
 }

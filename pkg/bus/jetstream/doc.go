@@ -11,7 +11,8 @@
 //	OUTPUT, REFUSED, POISON   limited by age and size; full: the oldest go
 //
 // All are on file. What is derived is unreplicated with persist_mode async on one server, and replicated on several.
-// Inputs are not async: a result that was acknowledged and lost would run a phase again that had completed.
+// Commands are never async. Results are, on one server: what it forgets when it is killed is sent again (recent.go), and what goes
+// down with the power runs its phase again.
 //
 // # What it promises, and what not
 //

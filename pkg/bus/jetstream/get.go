@@ -57,7 +57,7 @@ func (b *Bus) leaderGet(ctx context.Context, stream string, r getRequest) (messa
 func (b *Bus) directGet(ctx context.Context, stream string, r getRequest) (message, error) {
 	var out message
 	err := b.retry(ctx, func(ctx context.Context) error {
-		reply, err := b.calls.request(ctx, directGetMsg(stream, r))
+		reply, err := b.calls.repeat(ctx, directGetMsg(stream, r))
 		if err == nil {
 			out, err = directGot(reply)
 		}

@@ -22,6 +22,8 @@ const (
 	inboxAckPending = 4096
 	// inboxWait is how long a request of an inbox waits for inputs.
 	inboxWait = 5 * time.Second
+	// inboxEnsure is at least between two tries to make a consumer again that nobody answers for.
+	inboxEnsure = time.Second
 )
 
 // inbox implements bus.Inbox.
@@ -81,7 +83,9 @@ func (in *inbox) ensure(ctx context.Context) error {
 		MaxDeliver: unlimited, MaxAckPending: inboxAckPending,
 		// What is settled leaves the stream, so the consumer's own state need not survive a restart: it is made
 		// again, and what was unsettled comes again. On file it would be written, and synced, ten times a second
-		// for each partition.
+		// for each partition. On several servers the price is that one which has come back knows nothing until its
+		// leader has told it, and its vote does not count (nats-server 2.15.2): health checks wait for that. Fewer replicas
+		// than its stream's a work queue's consumer may not have.
 		MemoryStorage: true,
 	})
 	if err != nil {
@@ -126,6 +130,12 @@ func (in *inbox) run(ctx context.Context) {
 		in.b.keep()
 	}
 	var pause <-chan time.Time // set while nobody answers
+	// To make the consumer again may take as long as nobody leads the servers. It is asked meanwhile: it may be there, without a
+	// leader.
+	var ensured chan error // of that, while it is under way
+	var ensureAt time.Time
+	making, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	for {
 		if !in.pulls.open && pause == nil && len(queue) <= inboxPrefetch/2 {
 			if err := in.pulls.ask(in.stream, in.consumer(), inboxPrefetch-len(queue), inboxBytes, inboxWait, false); err != nil {
@@ -159,10 +169,12 @@ func (in *inbox) run(ctx context.Context) {
 			in.b.keep()
 		case <-pause:
 			pause = nil
-			if err := in.ensure(ctx); err != nil {
+		case err := <-ensured:
+			if err != nil {
 				in.fail(ctx, err)
 				return
 			}
+			ensured, ensureAt = nil, time.Now().Add(inboxEnsure)
 		case m := <-in.pulls.in:
 			switch in.pulls.read(m) {
 			case delivered:
@@ -174,6 +186,11 @@ func (in *inbox) run(ctx context.Context) {
 				queue = append(queue, held{delivery: d, since: time.Now()})
 			case nobody, gone:
 				pause = time.After(apiPause)
+				if ensured == nil && !time.Now().Before(ensureAt) {
+					made := make(chan error, 1)
+					ensured = made
+					in.b.wg.Go(func() { made <- in.ensure(making) })
+				}
 			case noise, ended, drained:
 			}
 		}

@@ -101,12 +101,7 @@ func (b *Bus) ask(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 		wait = time.Until(deadline) + 2*callSweep // ctx ends it
 	}
 	p := b.calls.send(m, wait, nil)
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		b.calls.finish(p.id, nil, ctx.Err())
-		<-p.done
-	}
+	b.calls.wait(ctx, p)
 	if errors.Is(p.err, errNoResponders) {
 		return nil, bus.ErrNoOwner
 	}

@@ -98,6 +98,19 @@ func TestPartitionsAreForLife(t *testing.T) {
 		found[d.Stream+"."+d.Setting] = true
 	}
 	require.Equal(t, map[string]bool{"EVENTS.metadata": true, "COMMANDS.subject_transform": true}, found)
+
+	// What is missing is made as the system has it.
+	nc, err := nats.Connect(s.ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := natsjs.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "COMMANDS"))
+	_, err = b.Setup(t.Context(), false)
+	require.NoError(t, err)
+	made, err := js.Stream(t.Context(), "COMMANDS")
+	require.NoError(t, err)
+	require.Contains(t, made.CachedInfo().Config.SubjectTransform.Destination, "{{partition(8,")
 }
 
 // TestPendingOutlivesTheServer: a caller gets its answer while the server is away: the true one if it is back in time,
@@ -212,7 +225,8 @@ func TestInboxHoldsWhatNobodyTakes(t *testing.T) {
 func TestMuchWorkKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	b := open(t, s, jetstream.Options{Partitions: 1})
+	// Held without a word, longer than it takes a busy machine to bring all of it.
+	b := open(t, s, jetstream.Options{Partitions: 1, WorkAckWait: 30 * time.Second})
 	p := bus.Phase{Project: "p", Kind: "node", Phase: "launch"}
 	require.NoError(t, b.EnsurePhase(t.Context(), p))
 	const n = 160

@@ -13,6 +13,11 @@ import (
 // the server does not answer, until ctx ends; so only what may be repeated is asked. nats.go's own calls are not used,
 // because they cannot tell a request that was denied from one that was lost.
 func (b *Bus) api(ctx context.Context, subject string, request, response any) error {
+	return b.apiBy(ctx, b.calls.repeat, subject, request, response)
+}
+
+// apiBy is api, where ask sends the request and waits for its answer.
+func (b *Bus) apiBy(ctx context.Context, ask func(context.Context, *nats.Msg) (*nats.Msg, error), subject string, request, response any) error {
 	var body []byte
 	if request != nil {
 		var err error
@@ -21,7 +26,7 @@ func (b *Bus) api(ctx context.Context, subject string, request, response any) er
 		}
 	}
 	err := b.retry(ctx, func(ctx context.Context) error {
-		reply, err := b.calls.request(ctx, &nats.Msg{Subject: "$JS.API." + subject, Data: body})
+		reply, err := ask(ctx, &nats.Msg{Subject: "$JS.API." + subject, Data: body})
 		if err != nil {
 			return err
 		}

@@ -154,12 +154,7 @@ func (b *Bus) publishBatch(ctx context.Context, msgs []*nats.Msg) (uint64, error
 		}
 	}
 	committed := b.calls.send(msgs[len(msgs)-1], callTimeout, parsePubAck)
-	select {
-	case <-committed.done:
-	case <-ctx.Done():
-		b.calls.finish(committed.id, nil, ctx.Err())
-		<-committed.done
-	}
+	b.calls.wait(ctx, committed)
 	err := committed.err
 	if begun != nil {
 		select {
@@ -200,12 +195,7 @@ func (b *Bus) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, er
 		var left []int
 		var why error
 		for n, p := range sent {
-			select {
-			case <-p.done:
-			case <-ctx.Done():
-				b.calls.finish(p.id, nil, ctx.Err())
-				<-p.done
-			}
+			b.calls.wait(ctx, p)
 			i := todo[n]
 			if p.err != nil {
 				left, why = append(left, i), p.err

@@ -19,6 +19,9 @@ import (
 const (
 	memberBeat = 500 * time.Millisecond
 	memberDead = 2 * time.Second
+	// memberLapse is after how long without a word of its own that came back a process must believe that others took it for dead: they
+	// may have heard it later than itself, but not by a beat.
+	memberLapse = memberDead - memberBeat
 	// memberSettle is how long a process that joins listens before it takes its first share. The living answer a
 	// newcomer's first beat at once, so it usually knows them sooner.
 	memberSettle = 600 * time.Millisecond
@@ -42,6 +45,9 @@ type membership struct {
 	sub     *nats.Subscription
 	in      chan *nats.Msg
 	changes chan []int
+	lapses  chan struct{}
+	echoed  time.Time // when a word of its own came back last
+	settled bool      // it has a share
 	stop    context.CancelFunc
 	ended   chan struct{}
 
@@ -58,7 +64,7 @@ func (b *Bus) Join(_ context.Context, service, id string) (bus.Membership, error
 	}
 	m := &membership{
 		b: b, prefix: "drover.member." + bus.Token(service) + ".", id: id, in: make(chan *nats.Msg, 1024),
-		changes: make(chan []int, 1), ended: make(chan struct{}), living: map[string]time.Time{},
+		changes: make(chan []int, 1), lapses: make(chan struct{}, 1), ended: make(chan struct{}), living: map[string]time.Time{},
 		declined: map[string][]int{}, told: make(chan struct{}, 1),
 	}
 	var err error
@@ -112,6 +118,9 @@ func (m *membership) Decline(partitions []int) {
 // Changes implements bus.Membership.
 func (m *membership) Changes() <-chan []int { return m.changes }
 
+// Lapses implements bus.Membership.
+func (m *membership) Lapses() <-chan struct{} { return m.lapses }
+
 // Members implements bus.Membership.
 func (m *membership) Members() []string {
 	m.mu.Lock()
@@ -143,7 +152,7 @@ func (m *membership) run(ctx context.Context) {
 	beat := time.NewTicker(memberBeat)
 	defer beat.Stop()
 	settle := time.After(memberAlone)
-	began, settled := time.Now(), false
+	began := time.Now()
 	var share []int
 	for {
 		select {
@@ -161,9 +170,9 @@ func (m *membership) run(ctx context.Context) {
 				settle = time.After(left) // there are others: there may be more
 				continue
 			}
-			settled = true
+			m.settled = true
 		}
-		if !settled {
+		if !m.settled {
 			continue
 		}
 		m.mu.Lock()
@@ -189,7 +198,11 @@ func (m *membership) offer(share []int) {
 
 func (m *membership) hear(msg *nats.Msg) {
 	id, err := bus.Name(strings.TrimPrefix(msg.Subject, m.prefix))
-	if err != nil || id == m.id {
+	if err != nil {
+		return
+	}
+	if id == m.id {
+		m.echo(time.Now())
 		return
 	}
 	word, declined := heard(string(msg.Data))
@@ -206,10 +219,28 @@ func (m *membership) hear(msg *nats.Msg) {
 	if word == wordJoin || word == wordHere && !known {
 		m.say(wordHere) // it need not wait for our next beat
 	}
+	if word == wordHere && !known && m.settled {
+		m.lapse() // it has lived all the time, and has not heard this one either
+	}
+}
+
+// echo notes that a word of this process has come back from the server.
+func (m *membership) echo(now time.Time) {
+	if !m.echoed.IsZero() && now.Sub(m.echoed) > memberLapse {
+		m.lapse()
+	}
+	m.echoed = now
+}
+
+func (m *membership) lapse() {
+	select {
+	case m.lapses <- struct{}{}:
+	default: // it is about to be known
+	}
 }
 
 // bury drops members that are silent. While this process is cut off it hears nobody: then it knows nothing, and keeps
-// what it knew, for the others will have taken its share and the expected sequence decides.
+// what it knew, for the others will have taken its share and the expected sequence decides. Once it is heard again, that is a lapse.
 func (m *membership) bury(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

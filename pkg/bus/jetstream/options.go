@@ -48,7 +48,9 @@ type Options struct {
 	// InputAckWait is how long an input may stay unsettled before it is delivered again; so long do the inputs wait
 	// that a killed process held. Zero: 5 s.
 	InputAckWait time.Duration
-	// WorkAckWait is the same for work. Zero: 30 s.
+	// WorkAckWait is the same for work: so long waits what a killed worker had, or what was lost on its way to one. Whoever carries
+	// work out says three times as often that it is in progress, for each resource. It is a setting of the phases' consumers, which
+	// workers read there; whoever makes those sets it, again at each takeover. Zero: bus.WorkAckWaitDefault.
 	WorkAckWait time.Duration
 	// TombstoneTTL is how long Forget's last trace is kept, so that every derived stream sees it. Zero: 1 h; at least
 	// 1 s.
@@ -97,7 +99,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Replicas = or(o.Replicas, 1)
 	o.InputAckWait = or(o.InputAckWait, 5*time.Second)
-	o.WorkAckWait = or(o.WorkAckWait, 30*time.Second)
+	o.WorkAckWait = or(o.WorkAckWait, bus.WorkAckWaitDefault)
 	o.TombstoneTTL = or(o.TombstoneTTL, time.Hour)
 	settle := 2 * time.Second
 	if o.Replicas > 1 {
@@ -135,10 +137,11 @@ func (o Options) connection() ([]nats.Option, error) {
 	opts := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // rights are mended while this process runs, too
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		// A server that is gone without a word is noticed after two of these.
-		nats.PingInterval(5 * time.Second),
+		// A server that is gone without a word is noticed after three of these.
+		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(2 * time.Second),
 	}

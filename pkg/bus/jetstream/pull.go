@@ -95,7 +95,7 @@ const (
 // read says what a reply means, and keeps count.
 func (p *pulls) read(m *nats.Msg) outcome {
 	status := ""
-	if len(m.Data) == 0 {
+	if len(m.Data) == 0 && strings.HasPrefix(m.Subject, p.prefix) { // what is delivered has its own subject, and any header
 		status = m.Header.Get("Status")
 	}
 	if status == "" {

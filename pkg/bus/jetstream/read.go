@@ -133,12 +133,9 @@ func (r *reader) next(ctx context.Context, end bool) (message, error) {
 				}
 				// Messages were removed since, or the server counts too few: one that is removed while a consumer is made is
 				// taken off what that has to deliver without having been counted (nats-server 2.15.2). Another one tells.
-				select {
-				case <-ctx.Done():
-					return message{}, ctx.Err()
-				case <-time.After(readAgain):
+				if err := r.anew(ctx); err != nil {
+					return message{}, err
 				}
-				r.drop()
 			case nobody:
 				// Its leader moves, or it was lost with the server that held it.
 				silence.Stop()
@@ -154,6 +151,17 @@ func (r *reader) next(ctx context.Context, end bool) (message, error) {
 			}
 		}
 		silence.Stop()
+	}
+}
+
+// anew has it read on by another consumer, a little later: the one that it had has not told of everything.
+func (r *reader) anew(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(readAgain):
+		r.drop()
+		return nil
 	}
 }
 
@@ -221,12 +229,9 @@ func (b *Bus) readAfter(ctx context.Context, stream, filter string, after uint64
 			} else if err != nil {
 				return err
 			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(readAgain):
+			if err := r.anew(ctx); err != nil { // the server may count too few for it, see next
+				return err
 			}
-			r.drop() // the server may count too few for it, see next
 			continue
 		}
 		if err != nil {

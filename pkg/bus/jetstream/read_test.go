@@ -5,9 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -18,20 +16,10 @@ import (
 // so with the first consumer, always.
 func TestAReaderIsNotDeceivedByACount(t *testing.T) {
 	t.Parallel()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(30*time.Second))
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
+	nc, b := deaf(t)
 	var made, delivered atomic.Int32
 	var r *reader
-	_, err = nc.Subscribe("$JS.API.CONSUMER.CREATE.FAKE.>", func(m *nats.Msg) {
+	_, err := nc.Subscribe("$JS.API.CONSUMER.CREATE.FAKE.>", func(m *nats.Msg) {
 		made.Add(1)
 		_ = m.Respond(fmt.Appendf(nil, `{"num_pending": %d}`, 1-delivered.Load()))
 	})
@@ -45,15 +33,8 @@ func TestAReaderIsNotDeceivedByACount(t *testing.T) {
 		_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"404"}, "Description": {"No Messages"}}})
 	})
 	require.NoError(t, err)
-	_, err = nc.Subscribe("$JS.API.STREAM.INFO.EVENTS", func(m *nats.Msg) {
-		_ = m.Respond([]byte(`{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`))
-	})
-	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 
-	b, err := Connect(t.Context(), Options{URL: s.ClientURL(), Partitions: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = b.Close() })
 	r, err = b.newReader("FAKE", natsjs.DeliverAllPolicy, "x")
 	require.NoError(t, err)
 	defer r.close()

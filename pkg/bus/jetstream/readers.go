@@ -168,7 +168,17 @@ func (b *Bus) History(ctx context.Context, e bus.Entity) ([]bus.Stored, error) {
 	for {
 		m, err := r.next(ctx, true)
 		if errors.Is(err, errDrained) {
-			return all, nil
+			behind, err := b.behind(ctx, e, r.last)
+			if err != nil {
+				return nil, fmt.Errorf("history of %s: %w", e.Key(), err)
+			}
+			if !behind {
+				return all, nil
+			}
+			if err := r.anew(ctx); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		var s bus.Stored
 		if err == nil {
@@ -179,4 +189,14 @@ func (b *Bus) History(ctx context.Context, e bus.Entity) ([]bus.Stored, error) {
 		}
 		all = append(all, s)
 	}
+}
+
+// behind reports whether the log has later events of an entity than the last that was read: a reader's consumer may sit on a
+// replica that has not caught up. Who may not ask the leader (bus.ProjectUser) has to believe the replica.
+func (b *Bus) behind(ctx context.Context, e bus.Entity, last uint64) (bool, error) {
+	newest, err := b.leaderGet(ctx, streamEvents, getRequest{LastFor: e.Filter()})
+	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrDenied) {
+		return false, nil
+	}
+	return newest.Seq > last, err
 }

@@ -181,12 +181,7 @@ func (b *Bus) sendArchiveOnce(ctx context.Context, meta streamBackup, path strin
 // restoring sends a piece of a restore, once, and waits until the server has taken it.
 func (b *Bus) restoring(ctx context.Context, m *nats.Msg, answer any) error {
 	p := b.calls.send(m, restoreWait, nil)
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		b.calls.finish(p.id, nil, ctx.Err())
-		<-p.done
-	}
+	b.calls.wait(ctx, p)
 	if p.err != nil || len(p.msg.Data) == 0 {
 		return p.err
 	}

@@ -26,15 +26,20 @@ func (b *Bus) Setup(ctx context.Context, repair bool) ([]bus.Drift, error) {
 	}
 	want := or(b.options.Partitions, b.Partitions())
 	var drifts []bus.Drift
-	for _, c := range b.layout().streams(want, or(b.options.Sync, b.noted())) {
-		drift, err := b.setupStream(ctx, c, repair)
+	wanted := b.layout().streams(want, or(b.options.Sync, b.noted()))
+	made := wanted
+	for i, c := range wanted {
+		drift, err := b.setupStream(ctx, c, made[i], repair)
 		if err != nil {
 			return nil, fmt.Errorf("setup: stream %s: %w", c.Name, err)
 		}
 		drifts = append(drifts, drift...)
-	}
-	if err := b.learn(ctx); err != nil {
-		return nil, fmt.Errorf("setup: %w", err)
+		if c.Name == streamEvents { // the first: what is missing beside it is made as it says, whatever is asked for
+			if err := b.learn(ctx); err != nil {
+				return nil, fmt.Errorf("setup: %w", err)
+			}
+			made = b.layout().streams(b.Partitions(), or(b.options.Sync, b.noted()))
+		}
 	}
 	for _, t := range ticks() {
 		if err := b.setupSchedule(ctx, t); err != nil {
@@ -106,17 +111,18 @@ func (b *Bus) noteSync(ctx context.Context) error {
 	return b.api(ctx, "STREAM.UPDATE."+streamEvents, c, nil)
 }
 
-func (b *Bus) setupStream(ctx context.Context, want natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
+// setupStream holds a stream against what is wanted, and makes one that is missing.
+func (b *Bus) setupStream(ctx context.Context, want, made natsjs.StreamConfig, repair bool) ([]bus.Drift, error) {
 	info, err := b.streamInfo(ctx, want.Name, "")
 	if errors.Is(err, bus.ErrNotFound) {
-		if want.Name == streamWork {
-			if want, err = b.workFromNow(ctx, want); err != nil {
+		if made.Name == streamWork {
+			if made, err = b.workFromNow(ctx, made); err != nil {
 				return nil, err
 			}
 		}
 		// Who is second to create the same stream is told that it is there. With other settings it is an error, and
 		// what the first one made is compared.
-		err = b.api(ctx, "STREAM.CREATE."+want.Name, want, info)
+		err = b.api(ctx, "STREAM.CREATE."+want.Name, made, info)
 		var api *natsjs.APIError
 		if errors.As(err, &api) && api.ErrorCode == natsjs.JSErrCodeStreamNameInUse {
 			info, err = b.streamInfo(ctx, want.Name, "")
@@ -308,11 +314,6 @@ func (b *Bus) scheduleOf(ctx context.Context, t bus.Tick) (string, error) {
 // publish stores one message that no CAS guards, and returns its sequence.
 func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	p := b.calls.send(m, callTimeout, parsePubAck)
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		b.calls.finish(p.id, nil, ctx.Err())
-		<-p.done
-	}
+	b.calls.wait(ctx, p)
 	return p.seq, p.err
 }

@@ -192,3 +192,31 @@ func TestDrift(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, drift[0].Repairable)
 }
+
+// A stream is handed over when its leader has not heard of the log for a while, and ever seldomer where that does not help.
+func TestWhenAStreamIsHandedOver(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	d := &deriving{}
+	look := func(after time.Duration, leader string, active time.Duration) bool {
+		at = at.Add(after)
+		return d.due(leader, []*natsjs.StreamSourceInfo{{Active: active}}, at)
+	}
+	require.False(t, look(0, "a", 0))
+	require.False(t, look(time.Second, "a", sourceSilence), "the log's server says every second that it is there")
+	require.True(t, look(time.Second, "a", sourceSilence+1))
+	require.False(t, look(time.Second, "b", -1), "a new one begins")
+	require.False(t, look(sourceUnsaid, "b", -1))
+	require.False(t, look(time.Millisecond, "b", -1), "it was handed over a moment ago")
+	require.True(t, look(rederiveAgain, "b", -1))
+	for range 10 {
+		look(rederiveSeldom, "b", -1)
+	}
+	require.False(t, look(rederiveSeldom-1, "b", -1), "another leader is not what it lacks")
+	require.True(t, look(1, "b", -1))
+	require.False(t, look(time.Second, "b", 0), "it is heard")
+	require.True(t, look(time.Second, "b", time.Minute), "and at once where that ends")
+	require.False(t, look(rederiveAgain, "c", -1))
+	require.False(t, look(sourceUnsaid, "d", -1), "each leader has its time")
+	require.True(t, look(sourceUnsaid+1, "d", -1))
+}

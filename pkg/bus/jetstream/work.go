@@ -19,6 +19,9 @@ const (
 	workPullers = 4096
 	// workFetchMax is the largest number of deliveries of one Fetch.
 	workFetchMax = 10_000
+	// workLook is how old a worker's knowledge of its phase's consumer may be: another version of the orchestrators, or another
+	// --work-ack-wait, changes its ack wait.
+	workLook = 30 * time.Second
 	// sourceSure is how old a dispatch must be before a live source without lag is believed, though WORK has stored
 	// nothing since: a server that is killed can lose what WORK had not yet written, and where nothing else is handed
 	// out nothing would ever be stored after it. It is longer than the server's backoff of its sources (22 s).
@@ -63,29 +66,51 @@ type puller struct {
 	consumer string
 	ackWait  time.Duration
 	pulls    *pulls
+	found    chan found // of the question, under way, whether the consumer is there; else nil
+	asked    time.Time
+}
+
+type found struct {
+	ackWait time.Duration
+	err     error
 }
 
 // Pull implements bus.Work.
 func (b *Bus) Pull(ctx context.Context, p bus.Phase) (bus.Puller, error) {
-	out := &puller{b: b, phase: p, consumer: p.Consumer()}
-	if err := out.find(ctx); err != nil {
+	out := &puller{b: b, phase: p, consumer: p.Consumer(), asked: time.Now()}
+	var err error
+	if out.ackWait, err = out.find(ctx); err != nil {
 		return nil, err
 	}
-	var err error
 	if out.pulls, err = b.newPulls(workFetchMax); err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-// find asks for the consumer; it is never made here.
-func (p *puller) find(ctx context.Context) error {
+// find asks for the consumer, and what its ack wait is; it is never made here.
+func (p *puller) find(ctx context.Context) (time.Duration, error) {
 	info, err := p.b.consumerInfo(ctx, streamWork, p.consumer)
 	if err != nil {
-		return fmt.Errorf("consumer of phase %s: %w", p.consumer, err)
+		return 0, fmt.Errorf("consumer of phase %s: %w", p.consumer, err)
 	}
-	p.ackWait = info.Config.AckWait
-	return nil
+	return info.Config.AckWait, nil
+}
+
+// look has it asked whether the consumer is there, without a leader at present, or was removed, and what its ack wait is now. Who
+// asks for work goes on meanwhile: as long as nobody leads the servers there is no answer.
+func (p *puller) look() {
+	if p.found != nil {
+		return
+	}
+	answer := make(chan found, 1)
+	p.found, p.asked = answer, time.Now()
+	p.b.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(p.b.ctx, apiTry)
+		defer cancel()
+		wait, err := p.find(ctx)
+		answer <- found{wait, err}
+	})
 }
 
 // AckWait implements bus.Puller.
@@ -99,13 +124,17 @@ func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Durat
 	most = min(max(most, 1), workFetchMax)
 	mostBytes = min(max(mostBytes, bus.FetchBytesMin), bus.FetchBytesMax)
 	end := time.Now().Add(wait)
+	if time.Since(p.asked) > workLook {
+		p.look()
+	}
+	paused := false
 	var got []bus.Delivery
 	for {
 		left := max(time.Until(end), 0)
 		if left > 0 && left < time.Millisecond {
 			left = 0
 		}
-		if !p.pulls.open {
+		if !p.pulls.open && !paused {
 			if err := p.pulls.ask(streamWork, p.consumer, most-len(got), mostBytes, left, true); err != nil {
 				return got, err
 			}
@@ -116,7 +145,7 @@ func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Durat
 			patience = pullSilence
 		}
 		if !p.pulls.open {
-			if patience = apiPause; left == 0 { // the connection is down
+			if patience = apiPause; left == 0 && p.found == nil { // the connection is down
 				return got, nil
 			}
 		}
@@ -131,8 +160,18 @@ func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Durat
 			return got, bus.ErrClosed
 		case <-p.pulls.reconnected:
 			p.pulls.lose()
+		case f := <-p.found:
+			p.found = nil
+			switch {
+			case f.err == nil:
+				p.ackWait = f.ackWait
+			case errors.Is(f.err, context.DeadlineExceeded): // there is nothing to be fetched now
+			default:
+				timer.Stop()
+				return got, f.err
+			}
 		case <-timer.C:
-			p.pulls.open = false // unheard: ask again
+			p.pulls.open, paused = false, false // unheard, or nobody was there: ask again
 		case m := <-p.pulls.in:
 			switch p.pulls.read(m) {
 			case delivered:
@@ -151,33 +190,17 @@ func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Durat
 					return got, nil
 				}
 			case nobody, gone:
-				timer.Stop()
 				if len(got) > 0 {
+					timer.Stop()
 					return got, nil
 				}
-				// Is it there, without a leader at present, or was it removed?
-				asked, cancel := context.WithTimeout(ctx, max(left, apiTry))
-				err := p.find(asked)
-				cancel()
-				if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-					return nil, nil // no answer: there is nothing to be fetched now
-				}
-				if err != nil {
-					return nil, err
-				}
-				select {
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				case <-time.After(apiPause):
-				}
-				if time.Until(end) <= 0 {
-					return nil, nil
-				}
+				p.look()
+				paused = true
 			case noise:
 			}
 		}
 		timer.Stop()
-		if !p.pulls.open && time.Until(end) <= 0 {
+		if !p.pulls.open && p.found == nil && time.Until(end) <= 0 {
 			return got, nil
 		}
 	}

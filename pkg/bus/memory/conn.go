@@ -54,6 +54,9 @@ func (c *Conn) Setup(context.Context, bool) ([]bus.Drift, error) { return nil, c
 // Check implements bus.Bus: everything is there.
 func (c *Conn) Check(context.Context) ([]bus.Drift, error) { return nil, c.alive() }
 
+// Rederive implements bus.Bus: what is derived here never stands still.
+func (c *Conn) Rederive(context.Context) ([]string, error) { return nil, c.alive() }
+
 // Healthy implements bus.Bus.
 func (c *Conn) Healthy(context.Context) error { return c.alive() }
 

@@ -43,6 +43,9 @@ func (c *Conn) Join(_ context.Context, service, id string) (bus.Membership, erro
 // Changes implements bus.Membership.
 func (m *membership) Changes() <-chan []int { return m.changes }
 
+// Lapses implements bus.Membership: in memory everybody is heard.
+func (m *membership) Lapses() <-chan struct{} { return nil }
+
 // Members implements bus.Membership.
 func (m *membership) Members() []string {
 	s := m.c.s

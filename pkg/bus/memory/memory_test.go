@@ -56,7 +56,7 @@ func (c *handClock) advance(d time.Duration) {
 // history is what one run of a small world looks like; the world is on one thread and its clock is moved by hand.
 func history(t *testing.T) []string {
 	clock := &handClock{now: time.Unix(1_000_000, 0)}
-	sys := memory.New(memory.Options{Partitions: 4, Clock: clock})
+	sys := memory.New(memory.Options{Partitions: 4, Clock: clock, WorkAckWait: 30 * time.Second})
 	a, b := sys.Connect(), sys.Connect()
 	var log []string
 	say := func(format string, args ...any) {

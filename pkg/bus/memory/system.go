@@ -35,7 +35,7 @@ type Options struct {
 	Clock Clock
 	// CommandMessages and ResultMessages are how many inputs may be unsettled; past it: ErrFull. Zero: 1,000,000.
 	CommandMessages, ResultMessages int
-	// InputAckWait, WorkAckWait and TombstoneTTL are as in bus/jetstream. Zero: 5 s, 30 s, 1 h.
+	// InputAckWait, WorkAckWait and TombstoneTTL are as in bus/jetstream. Zero: 5 s, 6 s, 1 h.
 	InputAckWait, WorkAckWait, TombstoneTTL time.Duration
 	// OutputBytes is how much output is kept. Zero: 64 MiB.
 	OutputBytes int
@@ -92,7 +92,7 @@ func New(o Options) *System {
 	o.ResultMessages = cmp.Or(o.ResultMessages, 1_000_000)
 	o.OutputBytes = cmp.Or(o.OutputBytes, 64<<20)
 	or(&o.InputAckWait, 5*time.Second)
-	or(&o.WorkAckWait, 30*time.Second)
+	or(&o.WorkAckWait, bus.WorkAckWaitDefault)
 	or(&o.TombstoneTTL, time.Hour)
 	if o.Clock == nil {
 		o.Clock = realClock{}

@@ -5,7 +5,7 @@
 //	hold-<phase>-<item>  the item is pending while the sign is there
 //	fail-<phase>-<item>  it fails
 //
-//	deployer --nats URL --ledger FILE --signs FOLDER
+//	deployer --nats URL --project NAME --ledger FILE --signs FOLDER
 package main
 
 import (
@@ -29,12 +29,13 @@ import (
 // held is how long an item that is held sleeps before it is looked at again.
 const held = 100 * time.Millisecond
 
-type deployer struct{ ledger, signs string }
+type deployer struct{ project, ledger, signs string }
 
 func main() {
 	var d deployer
 	// To the server it is a runner, as every plugin's worker is (pkg/bus/contract.go).
 	os.Exit(service.Main(string(bus.Runner), d.run, func(f *flag.FlagSet) {
+		f.StringVar(&d.project, "project", "default", "`project` of the items")
 		f.StringVar(&d.ledger, "ledger", "", "`file` to which a line is appended when an item is begun and when it is done")
 		f.StringVar(&d.signs, "signs", "", "`folder` of the signs")
 	}))
@@ -46,7 +47,7 @@ func (d *deployer) run(ctx context.Context, _ *host.Host, b bus.Bus) error {
 	var serving sync.WaitGroup
 	for i, phase := range phases {
 		serving.Go(func() {
-			of := bus.Phase{Project: "default", Kind: "DeployItem", Phase: phase}
+			of := bus.Phase{Project: d.project, Kind: "DeployItem", Phase: phase}
 			errs[i] = plugin.Serve(ctx, b, of, plugin.Options{BindEvery: 100 * time.Millisecond}, func(_ context.Context, batch *plugin.Batch) error {
 				for _, r := range batch.Resources() {
 					if err := d.carryOut(batch, r); err != nil {

@@ -38,7 +38,8 @@ func run() int {
 	app := &cli.App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTerminal: term.IsTerminal(out), ErrTerminal: term.IsTerminal(err),
-		Getenv: os.Getenv, Connect: connect, Server: server, Streams: streams, Backup: backup, Restore: restore, Up: up.Run,
+		Getenv: os.Getenv, Connect: connect, Server: server, Streams: streams, Backup: backup, Restore: restore, BenchSystem: benchSystem,
+		Up: up.Run,
 	}
 	if width, _, werr := term.GetSize(err); werr == nil {
 		app.Width = width
@@ -46,12 +47,17 @@ func run() int {
 	return cli.Main(ctx, app, os.Args[1:])
 }
 
-func connect(ctx context.Context, c cli.Connection) (cli.Bus, error) {
-	b, err := jetstream.Connect(ctx, jetstream.Options{
+// options are a connection's, as the bus takes them.
+func options(c cli.Connection) jetstream.Options {
+	return jetstream.Options{
 		URL: c.Server, Context: c.Context, Name: "drover-cli", InboxPrefix: c.Inbox(),
 		CredentialsFile: c.Creds, NKeyFile: c.NKey, TLSCAFile: c.TLSCA, TLSCertFile: c.TLSCert, TLSKeyFile: c.TLSKey,
 		Partitions: c.Partitions, Replicas: c.Replicas, Sync: c.Sync,
-	})
+	}
+}
+
+func connect(ctx context.Context, c cli.Connection) (cli.Bus, error) {
+	b, err := jetstream.Connect(ctx, options(c))
 	if err != nil {
 		return nil, err
 	}
@@ -97,4 +103,9 @@ func restore(ctx context.Context, b cli.Bus, folder string, each func(bus.Copied
 		return bus.Restored{}, errors.New("not a connection to a server")
 	}
 	return js.Restore(ctx, folder, wire.HandedOut, each)
+}
+
+func benchSystem(ctx context.Context, user, worker cli.Connection, o bench.SystemOptions) (bench.SystemReport, error) {
+	o.User, o.Worker = options(user), options(worker)
+	return bench.RunSystem(ctx, o)
 }

@@ -55,18 +55,23 @@ func (o Options) withDefaults() Options {
 	if len(o.Sync) == 0 {
 		o.Sync = []string{"default", "always"}
 	}
-	for v, d := range map[*int]int{&o.InFlight: 200, &o.Burst: 10_000, &o.Idle: 300} {
+	fillIn(map[*int]int{&o.InFlight: 200, &o.Burst: 10_000, &o.Idle: 300}, &o.For, &o.Progress)
+	return o
+}
+
+// fillIn gives what is not said its default: numbers the ones beside them, a steady measurement 8 s, its progress to nobody.
+func fillIn(numbers map[*int]int, steady *time.Duration, progress *func(line string)) {
+	for v, d := range numbers {
 		if *v <= 0 {
 			*v = d
 		}
 	}
-	if o.For <= 0 {
-		o.For = 8 * time.Second
+	if *steady <= 0 {
+		*steady = 8 * time.Second
 	}
-	if o.Progress == nil {
-		o.Progress = func(string) {}
+	if *progress == nil {
+		*progress = func(string) {}
 	}
-	return o
 }
 
 // Report is what was measured.
@@ -196,7 +201,7 @@ func measure(ctx context.Context, o Options, sync string, size int) (f Figure, e
 	f.Memory = fleet.memory()
 	f.Lost = int(l.lost.Load())
 
-	raw, err := measureRaw(ctx, fleet.url, say)
+	raw, err := measureRaw(ctx, jetstream.Options{URL: fleet.url, Name: "bench"}, say)
 	if err != nil {
 		return f, err
 	}
@@ -216,6 +221,7 @@ func quantile(times []time.Duration, q float64) time.Duration {
 // load plays the users: it sends commands and follows the jobs in the feed.
 type load struct {
 	bus   bus.Bus
+	run   string // before each request id, so that it is no other run's
 	unsub func()
 	lost  atomic.Int64
 
@@ -250,6 +256,7 @@ func (l *load) stop() { l.unsub() }
 
 // command sends one command and waits for its acceptance, and until it is final where c is given. c must have room.
 func (l *load) command(ctx context.Context, kind, name, verb, id string, cmd wire.Command, c chan<- string) error {
+	id = l.run + id
 	key := resource.Key{Project: project, Kind: kind, Name: name}
 	jobID := wire.JobID(key, id)
 	if c != nil {
@@ -323,7 +330,7 @@ func (l *load) end(ctx context.Context, i int, c <-chan string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	id := wire.JobID(resource.Key{Project: project, Kind: kind, Name: unit(i)}, fmt.Sprintf("j%d", l.place[i]))
+	id := wire.JobID(resource.Key{Project: project, Kind: kind, Name: unit(i)}, l.run+fmt.Sprintf("j%d", l.place[i]))
 	m, err := l.bus.Get(ctx, bus.Entity{Family: bus.Job, Project: project, Name: id})
 	if err != nil {
 		return err

@@ -324,8 +324,7 @@ func runServices(ctx context.Context, o jetstream.Options, line string, more ...
 	return all
 }
 
-// childWorker is an external worker over NATS: every phase completes at once. The first phase sets the attribute that
-// gives the state its size.
+// childWorker is an external worker over NATS.
 func childWorker(ctx context.Context, args []string) error {
 	if len(args) != 2 {
 		return errors.New("a URL and a size are needed")
@@ -334,8 +333,13 @@ func childWorker(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	return connected(ctx, args[:1], func(b bus.Bus) { workUnits(ctx, b, size) })
+}
+
+// workUnits completes every phase of units at once, until ctx ends. The first one gives the state its size.
+func workUnits(ctx context.Context, b bus.Bus, size int) {
 	pad := strings.Repeat("x", size)
-	return work(ctx, args[:1], kind, append(append([]string{}, there...), back...), func(phase string, batch *plugin.Batch, r *plugin.Resource) error {
+	work(ctx, b, kind, append(append([]string{}, there...), back...), func(phase string, batch *plugin.Batch, r *plugin.Resource) error {
 		if phase == there[0] {
 			if err := r.SetAttribute("pad", pad); err != nil {
 				return err
@@ -346,8 +350,8 @@ func childWorker(ctx context.Context, args []string) error {
 	})
 }
 
-// work serves phases of a kind until ctx ends.
-func work(ctx context.Context, args []string, kind string, phases []string, each func(phase string, batch *plugin.Batch, r *plugin.Resource) error) error {
+// connected connects to the URL that is the one argument, and says that it is ready.
+func connected(ctx context.Context, args []string, do func(bus.Bus)) error {
 	if len(args) != 1 {
 		return errors.New("a URL is needed")
 	}
@@ -357,6 +361,12 @@ func work(ctx context.Context, args []string, kind string, phases []string, each
 	}
 	defer func() { _ = b.Close() }()
 	fmt.Println("ready")
+	do(b)
+	return nil
+}
+
+// work serves phases of a kind until ctx ends.
+func work(ctx context.Context, b bus.Bus, kind string, phases []string, each func(phase string, batch *plugin.Batch, r *plugin.Resource) error) {
 	var wg sync.WaitGroup
 	for _, phase := range phases {
 		wg.Go(func() {
@@ -371,5 +381,4 @@ func work(ctx context.Context, args []string, kind string, phases []string, each
 		})
 	}
 	wg.Wait()
-	return nil
 }

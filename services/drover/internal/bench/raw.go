@@ -2,11 +2,15 @@ package bench
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/bus/jetstream"
 )
 
 const (
@@ -23,8 +27,9 @@ type rawFigure struct {
 
 // measureRaw publishes messages of the mean size of an event to a stream of its own, asynchronously, as fast as the
 // server takes them: what any user of JetStream could do at best.
-func measureRaw(ctx context.Context, url string, say func(string, ...any)) (rawFigure, error) {
-	nc, err := nats.Connect(url)
+// The stream has as many replicas as EVENTS.
+func measureRaw(ctx context.Context, o jetstream.Options, say func(string, ...any)) (figure rawFigure, err error) {
+	nc, err := jetstream.Dial(ctx, o)
 	if err != nil {
 		return rawFigure{}, err
 	}
@@ -46,15 +51,20 @@ func measureRaw(ctx context.Context, url string, say func(string, ...any)) (rawF
 		size = int(info.State.Bytes / info.State.Msgs)
 	}
 	if _, err := js.CreateStream(ctx, natsjs.StreamConfig{
-		Name: rawStream, Subjects: []string{"drover-bench.raw.*"}, Storage: natsjs.FileStorage,
+		Name: rawStream, Subjects: []string{bus.BenchSubjects}, Storage: natsjs.FileStorage, Replicas: info.Config.Replicas,
 	}); err != nil {
 		return rawFigure{}, err
 	}
+	defer func() { // also where the measurement was interrupted
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, js.DeleteStream(ctx, rawStream))
+	}()
 	say("raw JetStream, messages of %d bytes", size)
 	// One subject for each of 10,000 resources, as in the log.
 	subjects := make([]string, 10_000)
 	for i := range subjects {
-		subjects[i] = fmt.Sprintf("drover-bench.raw.%d", i)
+		subjects[i] = strings.ReplaceAll(bus.BenchSubjects, "*", strconv.Itoa(i))
 	}
 	body := make([]byte, max(1, size-100)) // the rest is subject and headers
 	began := time.Now()
@@ -70,8 +80,5 @@ func measureRaw(ctx context.Context, url string, say func(string, ...any)) (rawF
 		return rawFigure{}, ctx.Err()
 	}
 	took := time.Since(began)
-	if err := js.DeleteStream(ctx, rawStream); err != nil {
-		return rawFigure{}, err
-	}
 	return rawFigure{perSecond: float64(n) / took.Seconds(), bytes: size}, nil
 }

@@ -331,8 +331,10 @@ func randomTree(n int) (string, error) {
 
 // childDeployer carries the items of trees out at once.
 func childDeployer(ctx context.Context, args []string) error {
-	return work(ctx, args, itemKind, itemPhases, func(_ string, batch *plugin.Batch, r *plugin.Resource) error {
-		batch.Completed(r)
-		return nil
+	return connected(ctx, args, func(b bus.Bus) {
+		work(ctx, b, itemKind, itemPhases, func(_ string, batch *plugin.Batch, r *plugin.Resource) error {
+			batch.Completed(r)
+			return nil
+		})
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/services/drover/internal/bench"
 	"github.com/droverproject/drover/services/drover/internal/render"
 )
 
@@ -69,6 +70,8 @@ type App struct {
 	// connection is none to a server.
 	Backup  func(ctx context.Context, b Bus, folder string, each func(bus.Copied)) (bus.Backup, error)
 	Restore func(ctx context.Context, b Bus, folder string, each func(bus.Copied)) (bus.Restored, error)
+	// BenchSystem measures the system that both connections lead to.
+	BenchSystem func(ctx context.Context, user, worker Connection, o bench.SystemOptions) (bench.SystemReport, error)
 	// Up runs all services in this process until ctx ends.
 	Up func(ctx context.Context, o UpOptions) error
 

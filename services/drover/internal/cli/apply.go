@@ -234,6 +234,9 @@ func (a *App) manifestSources(files []string, recursive bool) ([]manifestSource,
 }
 
 func walkManifests(folder string, recursive bool, add func(path string) error) error {
+	if to, err := filepath.EvalSymlinks(folder); err == nil { // else WalkDir says what is wrong; it follows no link, not even here
+		folder = to
+	}
 	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:

@@ -87,6 +87,8 @@ func TestManifestSources(t *testing.T) {
 	}
 	require.Equal(t, []string{"Blueprint/node", "node/a", "node/b", "node/c"}, names(folder), "blueprints first")
 	require.Equal(t, []string{"Blueprint/node", "node/a", "node/b", "node/c", "node/d"}, names(folder, "-R"))
+	require.NoError(t, os.Symlink(folder, filepath.Join(folder, "deep", "current")))
+	require.Equal(t, []string{"Blueprint/node", "node/a", "node/b", "node/c"}, names(filepath.Join(folder, "deep", "current")), "by a link")
 	require.Equal(t, []string{"node/stdin"}, names("-"))
 	require.Equal(t, []string{"node/d", "node/stdin"}, names(filepath.Join(folder, "deep", "d.yaml"), "-f", "-"))
 

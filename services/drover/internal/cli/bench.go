@@ -45,7 +45,7 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 	f.IntVar(&o.Idle, "idle", 300, "jobs of one idle resource that are timed")
 	f.BoolVar(&o.Apart, "apart", false, "run server and services as processes of their own, as on a cluster")
 	f.StringVar(&o.Dir, "dir", "", "folder on the disk to measure (default the system's temporary folder)")
-	c.AddCommand(newBenchTrees(a), newBenchMachines(a), newBenchFleet(a))
+	c.AddCommand(newBenchTrees(a), newBenchMachines(a), newBenchFleet(a), newBenchSystem(a))
 	return c
 }
 

@@ -37,33 +37,36 @@ func checkItem(s bus.Stored, name string) item {
 
 // getChecks is `get checks`, `get Node`, `get Node/prod/live/web-1`.
 func (a *App) getChecks(ctx context.Context, args []string) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	ctx, b, cancel, err := a.patiently(ctx)
 	defer cancel()
-	b, err := a.bus(ctx)
 	if err != nil {
 		return err
 	}
-	kind, name, named := strings.Cut(args[0], "/")
-	if !named && len(args) > 1 {
-		name, named = args[1], true
-	}
-	if named && !check.IsKind(kind) {
-		return usage("%q is no kind that checks are made of; it is one of %s", kind, strings.Join(check.Kinds(), ", "))
+	targets, err := namedTargets(args)
+	if err != nil {
+		return err
 	}
 	var found []bus.Stored
-	if named {
-		s, err := b.Get(ctx, bus.Entity{Family: bus.Check, Project: a.project, Name: check.ID(kind, name)})
+	for _, t := range targets {
+		if !check.IsKind(t.kind) {
+			return usage("%q is no kind that checks are made of; it is one of %s", t.kind, strings.Join(check.Kinds(), ", "))
+		}
+		s, err := b.Get(ctx, bus.Entity{Family: bus.Check, Project: a.project, Name: check.ID(t.kind, t.name)})
 		if err != nil || s.Deleted {
-			return notFoundHint(fmt.Errorf("%s/%s in project %s: %w", kind, name, a.project, absent(err)), target{kind: kind, name: name})
+			return notFoundHint(fmt.Errorf("%s in project %s: %w", t, a.project, absent(err)), t)
 		}
 		found = append(found, s)
-	} else if err := b.List(ctx, bus.Check, a.project, "", func(s bus.Stored) error {
-		if !s.Deleted && (!check.IsKind(kind) || strings.HasPrefix(s.Entity.Name, kind+"/")) {
-			found = append(found, s)
+	}
+	if kind := args[0]; targets == nil {
+		err := b.List(ctx, bus.Check, a.project, "", func(s bus.Stored) error {
+			if !s.Deleted && (!check.IsKind(kind) || strings.HasPrefix(s.Entity.Name, kind+"/")) {
+				found = append(found, s)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("list bucket %s: %w", bus.Check.Bucket(), err)
 		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("list bucket %s: %w", bus.Check.Bucket(), err)
 	}
 	slices.SortFunc(found, func(x, y bus.Stored) int { return strings.Compare(x.Entity.Name, y.Entity.Name) })
 	items := make([]item, len(found))
@@ -83,7 +86,7 @@ func (a *App) getChecks(ctx context.Context, args []string) error {
 		items[i] = checkItem(s, s.Entity.Name)
 		t.Row(render.Text(s.Entity.Name), fmt.Sprint(e.State.Generation), fmt.Sprint(e.State.Observed), a.paint.Busy(state), render.Age(a.Now(), e.State.CreatedAt))
 	}
-	return a.printItems(items, named, func() error {
+	return a.printItems(items, len(targets) == 1, func() error {
 		if len(found) == 0 {
 			a.tell("nothing there: nothing that checks are made of in project %s", render.Text(a.project))
 			return nil
@@ -94,35 +97,41 @@ func (a *App) getChecks(ctx context.Context, args []string) error {
 
 // getInstances is `get instances` and `get instance/ID`.
 func (a *App) getInstances(ctx context.Context, args []string) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	ctx, b, cancel, err := a.patiently(ctx)
 	defer cancel()
-	b, err := a.bus(ctx)
 	if err != nil {
 		return err
 	}
-	_, id, named := strings.Cut(args[0], "/")
-	if !named && len(args) > 1 {
-		id, named = args[1], true
+	targets, err := namedTargets(args)
+	if err != nil {
+		return err
 	}
 	var entries []checkEntry
-	if named {
-		e, err := readInstance(ctx, b, a.project, id)
+	for _, t := range targets {
+		if !isInstance(t.kind) {
+			return usage("%s: check instances are shown by themselves", t)
+		}
+		e, err := readInstance(ctx, b, a.project, t.name)
 		if err != nil {
-			return notFoundHint(err, target{kind: "instances", name: id})
+			return notFoundHint(err, target{kind: "instances", name: t.name})
 		}
 		entries = append(entries, *e)
-	} else if err := b.List(ctx, bus.Instance, a.project, "", func(s bus.Stored) error {
-		if s.Deleted {
+	}
+	if targets == nil {
+		err := b.List(ctx, bus.Instance, a.project, "", func(s bus.Stored) error {
+			if s.Deleted {
+				return nil
+			}
+			e, err := wire.DecodeInstance(s.Body)
+			if err != nil {
+				return fmt.Errorf("decode instance %s: %w", s.Entity.Name, err)
+			}
+			entries = append(entries, checkEntry{e.State, s})
 			return nil
-		}
-		e, err := wire.DecodeInstance(s.Body)
+		})
 		if err != nil {
-			return fmt.Errorf("decode instance %s: %w", s.Entity.Name, err)
+			return fmt.Errorf("list bucket %s: %w", bus.Instance.Bucket(), err)
 		}
-		entries = append(entries, checkEntry{e.State, s})
-		return nil
-	}); err != nil {
-		return fmt.Errorf("list bucket %s: %w", bus.Instance.Bucket(), err)
 	}
 	slices.SortFunc(entries, func(x, y checkEntry) int {
 		return strings.Compare(x.state.Check+" "+x.state.Object+" "+x.state.ID, y.state.Check+" "+y.state.Object+" "+y.state.ID)
@@ -145,7 +154,7 @@ func (a *App) getInstances(ctx context.Context, args []string) error {
 		}
 		t.Row(render.Text(s.ID), render.Text(s.Check), render.Text(s.Object), render.Text(s.System), a.statusText(s, status), version, update, render.Age(a.Now(), s.CreatedAt))
 	}
-	return a.printItems(items, named, func() error {
+	return a.printItems(items, len(targets) == 1, func() error {
 		if len(entries) == 0 {
 			a.tell("nothing there: no check instance in project %s", render.Text(a.project))
 			return nil

@@ -187,14 +187,19 @@ func (a *App) carryOut(ctx context.Context, groups [][]order, flags sendFlags, o
 		a.tell("%s %s", a.errPaint.Dim("hint:"), render.Text(hint))
 	}
 	outcomes = append(outcomes, also...)
+	var unfollowed error
 	if flags.wait {
-		if err := a.waitFor(ctx, s.bus, outcomes); err != nil {
-			return err
-		}
+		unfollowed = a.waitFor(ctx, s.bus, outcomes)
 	}
-	settle(ctx, s.bus, outcomes)
+	if unfollowed == nil {
+		settle(ctx, s.bus, outcomes)
+	}
+	// Whatever becomes of the waiting, the jobs are there: their ids are how one gets at them.
 	if err := a.printOutcomes(outcomes, one, flags.wait); err != nil {
 		return err
+	}
+	if unfollowed != nil {
+		return unfollowed
 	}
 	exit := ExitOK
 	for _, o := range outcomes {

@@ -56,4 +56,9 @@ func TestDecodeRefuses(t *testing.T) {
 		require.NotEmpty(t, r.err)
 	}
 	require.Contains(t, decode(t, "AAAA", "--lines").err, "line 1: ")
+	good, err := wire.EncodeCommand("", wire.Command{RequestedBy: "ann"})
+	require.NoError(t, err)
+	r := decode(t, base64.StdEncoding.EncodeToString(good)+"\nno base64!\n", "--lines", "--type", "command")
+	require.Contains(t, r.err, "line 2: ")
+	require.JSONEq(t, `{"requestedBy":"ann"}`, r.out, "what came before is there, whole")
 }

@@ -43,11 +43,6 @@ phase/KIND.PHASE, or phase/KIND/PHASE, is a phase's own record: what its workers
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeDescribe,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
-			ctx, cancel := a.bounded(ctx, RequestTimeout)
-			defer cancel()
-			if isMachine(strings.SplitN(args[0], "/", 2)[0]) {
-				return a.describeMachines(ctx, args)
-			}
 			targets, err := namedTargets(args)
 			if err != nil {
 				return err
@@ -55,9 +50,17 @@ phase/KIND.PHASE, or phase/KIND/PHASE, is a phase's own record: what its workers
 			if targets == nil {
 				return usage("%q is not of the form KIND/NAME", args[0])
 			}
-			b, err := a.bus(ctx)
+			ctx, b, cancel, err := a.patiently(ctx) // where there are children, the whole bucket is read
+			defer cancel()
 			if err != nil {
 				return err
+			}
+			if isMachine(targets[0].kind) {
+				if special, err := a.special(ctx, targets[0].kind); err != nil {
+					return err
+				} else if special {
+					return a.describeMachines(ctx, args)
+				}
 			}
 			if targets[0].kind == kindPhase {
 				return a.describePhases(ctx, b, targets)
@@ -70,8 +73,17 @@ phase/KIND.PHASE, or phase/KIND/PHASE, is a phase's own record: what its workers
 func (a *App) describe(ctx context.Context, b Bus, targets []target) error {
 	var items []item
 	var texts []func(io.Writer) error
+	special := map[string]bool{} // by kind
+	for _, kind := range kindsOf(targets) {
+		if _, asked := special[kind]; !asked {
+			var err error
+			if special[kind], err = a.special(ctx, kind); err != nil {
+				return err
+			}
+		}
+	}
 	for _, t := range targets {
-		if isInstance(t.kind) {
+		if special[t.kind] && isInstance(t.kind) {
 			it, write, err := a.describeInstance(ctx, b, t.name)
 			if err != nil {
 				return err

@@ -141,7 +141,7 @@ func (f *feed) run(ctx context.Context) error {
 			defer stop()
 		}
 	}
-	if err := f.present(ctx, b); err != nil {
+	if err := f.present(ctx); err != nil {
 		return err
 	}
 	if !f.follow {
@@ -165,9 +165,15 @@ func (f *feed) run(ctx context.Context) error {
 }
 
 // present prints what the buckets, or the log for one resource, hold now.
-func (f *feed) present(ctx context.Context, b Bus) error {
-	ctx, cancel := f.app.bounded(ctx, RequestTimeout)
+func (f *feed) present(ctx context.Context) error {
+	if f.follow && f.tail == 0 {
+		return nil
+	}
+	ctx, b, cancel, err := f.app.patiently(ctx)
 	defer cancel()
+	if err != nil {
+		return err
+	}
 	var events []bus.Stored
 	for _, family := range f.families {
 		if family == bus.Resource && f.name != "" {

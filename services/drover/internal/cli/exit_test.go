@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -94,6 +95,8 @@ func TestUnreachable(t *testing.T) {
 	require.Equal(t, ExitUnreachable, r.code)
 	require.Contains(t, r.err, "connect to nats://127.0.0.1:4222: nobody listens")
 	require.Contains(t, r.err, "hint: is a server running there?")
+	r = drover(t, app(nil), "get", "--server", "nats://ann:s3cret@127.0.0.1:4222,nats://token@127.0.0.1:4223")
+	require.Contains(t, r.err, "connect to nats://xxxxx@127.0.0.1:4222,nats://xxxxx@127.0.0.1:4223: nobody listens")
 	denied := app(nil)
 	denied.Connect = func(context.Context, Connection) (Bus, error) { return nil, bus.ErrDenied }
 	r = drover(t, denied, "get")
@@ -179,7 +182,11 @@ func TestInterruptedWait(t *testing.T) {
 		time.AfterFunc(50*time.Millisecond, cancel)
 		return wire.Reply{JobID: "j1", Resource: "default/node/a"}, true
 	})
-	r := droverCtx(ctx, t, app(system), "start", "node/a", "--wait")
+	r := droverCtx(ctx, t, app(system), "start", "node/a", "--wait", "-o", "json")
 	require.Equal(t, ExitError, r.code, r.err)
 	require.Contains(t, r.err, "interrupted; the jobs go on")
+	var o outcome
+	require.NoError(t, json.Unmarshal([]byte(r.out), &o), "what was accepted is told: %s", r.out)
+	require.Equal(t, "j1", o.JobID)
+	require.Equal(t, resultWaiting, o.Result)
 }

@@ -23,7 +23,7 @@ func newGet(a *App) *cobra.Command {
 		Short:   "Show where resources stand",
 		Long: `Show resources: all of the project, those of kinds, or some by name. "blueprints" are the kinds that there are,
 "jobs" are the jobs, "machines" the machines that agents drive, "instances" the check instances, and "checks" what these are
-made of.
+made of; where the project has a kind of its own that is called so, that kind is meant.
 
 PHASES names the phases that keep a resource in its state, or, where each phase walks by itself (a service), the state
 of each. CHILDREN is shown where any has some. JOB is what it is at, or was last, and how many jobs wait behind it. GENERATION counts changes of the spec;
@@ -46,26 +46,32 @@ With --watch it goes on and prints each resource again whenever it changes; what
 			if watch {
 				return a.watch(ctx, args, sel)
 			}
-			if len(args) == 1 && args[0] == "jobs" {
-				return a.listJobs(ctx, jobFilter{})
+			if len(args) == 0 {
+				return a.getResources(ctx, args, sel)
 			}
-			if len(args) > 0 && isBlueprint(strings.SplitN(args[0], "/", 2)[0]) {
-				return a.getBlueprints(ctx, args, sel)
-			}
-			if len(args) > 0 {
-				switch kind := strings.SplitN(args[0], "/", 2)[0]; {
-				case isMachine(kind):
-					if !sel.Empty() {
-						return usage("machines have no labels that --selector could match")
-					}
-					return a.getMachines(ctx, args)
-				case isInstance(kind) && sel.Empty():
-					return a.getInstances(ctx, args)
-				case isCheck(kind) && sel.Empty():
-					return a.getChecks(ctx, args)
+			kind, _, _ := strings.Cut(args[0], "/")
+			special, err := a.special(ctx, kind)
+			switch {
+			case err != nil:
+				return err
+			case !special:
+				return a.getResources(ctx, args, sel)
+			case !sel.Empty():
+				return usage("%s have no labels that --selector could match", kind)
+			case isBlueprint(kind):
+				return a.getBlueprints(ctx, args)
+			case kind == wordJobs:
+				if len(args) > 1 {
+					return usage("jobs have no names: `drover jobs show ID` shows one")
 				}
+				return a.listJobs(ctx, jobFilter{})
+			case isMachine(kind):
+				return a.getMachines(ctx, args)
+			case isInstance(kind):
+				return a.getInstances(ctx, args)
+			default:
+				return a.getChecks(ctx, args)
 			}
-			return a.getResources(ctx, args, sel)
 		}),
 	}
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only those whose labels match, as in rack=a,size!=small")
@@ -146,12 +152,9 @@ func notFoundHint(err error, t target) error {
 	return fail(ExitNotFound, "%w", err).withHint("`drover get %s` lists what there is; --project names another project", t.kind)
 }
 
-func (a *App) getBlueprints(ctx context.Context, args []string, sel selector.Selector) error {
+func (a *App) getBlueprints(ctx context.Context, args []string) error {
 	ctx, cancel := a.bounded(ctx, RequestTimeout)
 	defer cancel()
-	if !sel.Empty() {
-		return usage("blueprints have no labels that --selector could match")
-	}
 	targets, err := namedTargets(args)
 	if err != nil {
 		return err

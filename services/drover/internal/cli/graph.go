@@ -46,8 +46,6 @@ first to what waits for it. -o json has the same as lists of nodes and edges.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeGraph,
 		RunE: a.runner(func(ctx context.Context, args []string) error {
-			ctx, cancel := a.bounded(ctx, RequestTimeout)
-			defer cancel()
 			if !slices.Contains(graphFormats, f.format) {
 				return usage("--format: %q is none of %s", f.format, strings.Join(graphFormats, ", "))
 			}
@@ -92,7 +90,8 @@ func (a *App) draw(ctx context.Context, f *graphFlags, args []string) (*graph.Gr
 	if err := checkName("kind", kind); err != nil {
 		return nil, err
 	}
-	b, err := a.bus(ctx)
+	ctx, b, cancel, err := a.patiently(ctx) // of a tree the whole bucket is read
+	defer cancel()
 	if err != nil {
 		return nil, err
 	}

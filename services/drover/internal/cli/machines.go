@@ -111,7 +111,8 @@ func machineNames(args []string) ([]string, error) {
 
 // printMachines prints those of the names, or all, with -o json as what they are, and as text by write.
 func (a *App) printMachines(ctx context.Context, names []string, write func([]machineEntry) error) error {
-	b, err := a.bus(ctx)
+	ctx, b, cancel, err := a.patiently(ctx)
+	defer cancel()
 	if err != nil {
 		return err
 	}
@@ -127,8 +128,6 @@ func (a *App) printMachines(ctx context.Context, names []string, write func([]ma
 }
 
 func (a *App) getMachines(ctx context.Context, args []string) error {
-	ctx, cancel := a.bounded(ctx, RequestTimeout)
-	defer cancel()
 	names, err := machineNames(args)
 	if err != nil {
 		return err

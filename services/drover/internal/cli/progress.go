@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -26,16 +27,16 @@ const settleTimeout = 2 * time.Second
 // waitFor follows the jobs of outcomes to their ends and fills in what became of them. It returns an error only where
 // following itself failed; a time that is up is an outcome.
 func (a *App) waitFor(ctx context.Context, b Bus, outcomes []*outcome) error {
-	byProject := map[string]map[string]*outcome{}
+	byProject := map[string]map[string][]*outcome{} // by job: the items of a tree have one
 	p := newProgress(a)
 	for _, o := range outcomes {
 		if o.exit != ExitOK || !o.followed() {
 			continue
 		}
 		if byProject[o.Project] == nil {
-			byProject[o.Project] = map[string]*outcome{}
+			byProject[o.Project] = map[string][]*outcome{}
 		}
-		byProject[o.Project][o.JobID] = o
+		byProject[o.Project][o.JobID] = append(byProject[o.Project][o.JobID], o)
 		p.expect(o)
 	}
 	if p.total == 0 {
@@ -78,36 +79,20 @@ func (o *outcome) followed() bool {
 	return o.JobID != "" && (o.target.kind != kindBlueprint || o.Verb == resource.VerbDelete) // else it is over at once
 }
 
-func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[string]*outcome, p *progress) error {
-	ids := make([]string, 0, len(jobs))
-	for id := range jobs {
-		ids = append(ids, id)
-	}
-	err := follow.Jobs(ctx, b, project, ids, func(e wire.JobEvent) error {
-		o := jobs[e.Record.ID]
-		if e.Record.Selection != nil {
-			return a.sawSelection(ctx, b, o, &e.Record, p)
+func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[string][]*outcome, p *progress) error {
+	err := follow.Jobs(ctx, b, project, slices.Collect(maps.Keys(jobs)), func(e wire.JobEvent) error {
+		for _, o := range jobs[e.Record.ID] {
+			if err := a.sawJob(ctx, b, o, &e.Record, p); err != nil {
+				return err
+			}
 		}
-		o.uid, o.revision = e.Record.UID, e.Record.ResourceRevision
-		if !e.Record.State.Final() {
-			p.job(o, e.Record.State)
-			return nil
-		}
-		o.Result, o.Message, o.exit = e.Record.State.String(), e.Record.Message, o.exitOf(e.Record.State)
-		if !e.Record.AcceptedAt.IsZero() {
-			o.Seconds = e.Record.EndedAt.Sub(e.Record.AcceptedAt).Seconds()
-		}
-		if e.Record.State == job.Failed {
-			o.FailedPhases = failedPhases(ctx, b, e.Record)
-		}
-		p.job(o, e.Record.State)
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("follow jobs in bucket %s: %w", bus.Job.Bucket(), err)
 	}
 	var first error
-	for _, o := range jobs {
+	for _, o := range slices.Concat(slices.Collect(maps.Values(jobs))...) {
 		settled := waitSettled
 		if o.Selection != nil {
 			settled = waitSelected
@@ -120,6 +105,27 @@ func (a *App) waitForJobs(ctx context.Context, b Bus, project string, jobs map[s
 		}
 	}
 	return first
+}
+
+// sawJob takes a record of a job.
+func (a *App) sawJob(ctx context.Context, b Bus, o *outcome, r *job.Record, p *progress) error {
+	if r.Selection != nil {
+		return a.sawSelection(ctx, b, o, r, p)
+	}
+	o.uid, o.revision = r.UID, r.ResourceRevision
+	if !r.State.Final() {
+		p.job(o, r.State)
+		return nil
+	}
+	o.Result, o.Message, o.exit = r.State.String(), r.Message, o.exitOf(r.State)
+	if !r.AcceptedAt.IsZero() {
+		o.Seconds = r.EndedAt.Sub(r.AcceptedAt).Seconds()
+	}
+	if r.State == job.Failed {
+		o.FailedPhases = failedPhases(ctx, b, *r)
+	}
+	p.job(o, r.State)
+	return nil
 }
 
 // sawSelection takes a record of a selector command's job.
@@ -201,10 +207,12 @@ func failedPhases(ctx context.Context, b Bus, record job.Record) []failedPhase {
 }
 
 // followPhases shows how resources get on until ctx ends. It is for display only, so its errors are not told.
-func followPhases(ctx context.Context, b Bus, project string, jobs map[string]*outcome, p *progress) {
+func followPhases(ctx context.Context, b Bus, project string, jobs map[string][]*outcome, p *progress) {
 	targets := make([]target, 0, len(jobs))
-	for _, o := range jobs {
-		targets = append(targets, o.target)
+	for _, outcomes := range jobs {
+		for _, o := range outcomes {
+			targets = append(targets, o.target)
+		}
 	}
 	_ = follow.Bucket(ctx, b, scopeOf(project, targets), p.resource)
 }
@@ -216,9 +224,9 @@ type progress struct {
 	live bool
 
 	mu      sync.Mutex
-	total   int
-	jobs    map[string]*outcome // by resource
-	states  map[string]job.State
+	total   int                       // jobs
+	jobs    map[string]*outcome       // by resource
+	states  map[string]job.State      // by job
 	seen    map[string]resource.State // by resource, as last shown
 	drawn   time.Time
 	told    time.Time // when counts were said last
@@ -238,7 +246,10 @@ func newProgress(a *App) *progress {
 }
 
 func (p *progress) expect(o *outcome) {
-	p.total++
+	if _, twice := p.states[o.JobID]; !twice {
+		p.states[o.JobID] = job.None
+		p.total++
+	}
 	p.jobs[o.Resource] = o
 }
 

@@ -80,7 +80,7 @@ func (v *verbCommand) runMany(ctx context.Context, args []string, with map[strin
 			return err
 		}
 		for i := range entries {
-			if id := v.job(&entries[i].State); id != "" {
+			if id := v.job(&entries[i].State); id != "" && gated(&entries[i].State) {
 				t := entries[i].target()
 				held = append(held, &outcome{
 					Resource: t.String(), Project: v.app.project, Verb: v.verb, Result: resultAccepted, JobID: id, target: t,
@@ -90,6 +90,11 @@ func (v *verbCommand) runMany(ctx context.Context, args []string, with map[strin
 	}
 	o := order{target: target{kind: kind, name: selection.Name}, verb: v.verb, body: v.body(with)}
 	return v.app.carryOut(ctx, [][]order{{o}}, v.sendFlags, len(held) == 0, held...)
+}
+
+// gated reports whether a phase waits for a person: the verb has nothing to do with the jobs of others.
+func gated(s *resource.State) bool {
+	return slices.ContainsFunc(s.Phases, func(run resource.PhaseRun) bool { return run.Status == resource.Gated })
 }
 
 // gather reads the jobs of a selection that has ended. The selection's own record is later in the log than theirs, and so

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -268,4 +270,38 @@ func TestApproveAndCancelAreAskedAs(t *testing.T) {
 	r = droverCtx(many, t, app(s.system), "approve", "--all", "service", "--wait")
 	require.Equal(t, ExitTimeout, r.code, r.err)
 	require.Contains(t, r.out, "job apply-1", "and so of many")
+	require.NotContains(t, r.out, "service/broken", "and not for jobs that no gate holds up")
+}
+
+// TestManyOfOneJob: the items of a tree have the job of its root.
+func TestManyOfOneJob(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t)
+	s.blueprint("node", nodeBlueprint)
+	for _, name := range []string{"a", "b"} {
+		item := state(name)
+		item.State, item.Target = "Allocation", "Started"
+		item.Jobs = []job.Ref{ref("tree", "start", "Started", job.Running)}
+		item.Phases = []resource.PhaseRun{{Name: "create-volume", Status: resource.Gated, State: "Allocation", JobID: "tree", Since: at}}
+		s.resource(wire.ResourceEvent{State: item, At: at})
+	}
+	record := job.Record{Project: "default", Kind: "node", Name: "root", Ref: ref("tree", "start", "Started", job.Running), Revision: 1}
+	s.job(wire.JobEvent{Record: record, At: at})
+	var approved atomic.Int32
+	api(t, s.system, func(string, string, wire.Command) (wire.Reply, bool) {
+		if approved.Add(1) == 2 {
+			record.Ref, record.Revision = ref("tree", "start", "Started", job.Succeeded), 2
+			s.job(wire.JobEvent{Record: record, From: job.Running, At: at})
+		}
+		return wire.Reply{JobID: "approve", Resource: "r"}, true
+	})
+	r := drover(t, app(s.system), "approve", "node/a", "node/b", "--wait", "-o", "json", "--timeout", "30s")
+	require.Equal(t, ExitOK, r.code, "%s%s", r.out, r.err)
+	var all []outcome
+	require.NoError(t, json.Unmarshal([]byte(r.out), &all))
+	require.Len(t, all, 2)
+	for _, o := range all {
+		require.Equal(t, "tree", o.JobID)
+		require.Equal(t, job.Succeeded.String(), o.Result)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/host"
 )
 
 // Connection is how to reach the server.
@@ -34,12 +35,12 @@ type Connection struct {
 	Sync                 string      // the server's sync_interval, always or default, for setup to note; empty: as noted
 }
 
-// Address is what to call it in messages.
+// Address is what to call it in messages: without user and password, which the URL may hold.
 func (c Connection) Address() string {
 	if c.Server == "" {
 		return "context " + c.Context
 	}
-	return c.Server
+	return host.RedactURL(c.Server)
 }
 
 // Inbox is the first part of the subjects that replies come to. Each role has its own, which the server's permissions keep

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/check"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/manifest"
 	"github.com/droverproject/drover/pkg/selector"
@@ -40,6 +41,31 @@ func (t target) entity(project string) bus.Entity {
 // isBlueprint reports whether a kind on the command line means blueprints.
 func isBlueprint(kind string) bool {
 	return kind == "blueprint" || kind == "blueprints" || kind == kindBlueprint
+}
+
+// wordJobs is what means jobs where a kind is named.
+const wordJobs = "jobs"
+
+// special reports whether a kind on the command line means something else than resources. A project may have a kind of its own
+// that is called like one of these words; then it means that kind. What no blueprint may be called is not asked for.
+func (a *App) special(ctx context.Context, kind string) (bool, error) {
+	switch {
+	case isBlueprint(kind), kind == resource.MachineKind, check.IsKind(kind):
+		return true, nil
+	case kind != wordJobs && !isMachine(kind) && !isInstance(kind) && !isCheck(kind):
+		return false, nil
+	}
+	ctx, cancel := a.bounded(ctx, RequestTimeout)
+	defer cancel()
+	b, err := a.bus(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, err = getBlueprint(ctx, b, a.project, kind)
+	if errors.Is(err, bus.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 // parseTarget reads KIND/NAME. A name may hold further slashes.

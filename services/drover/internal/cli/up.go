@@ -51,7 +51,7 @@ One process runs on a data folder at a time. Ctrl-C stops gracefully; whatever w
 	f.StringVar(&o.HTTP, "http", up.HTTPDefault, "`ADDRESS` of the HTTP gateway; port 0 is a free one")
 	f.StringVar(&o.Metrics, "metrics", "", "`ADDRESS` for /livez, /readyz and /metrics of all services (default none)")
 	f.StringVar(&sync, "sync", string(up.SyncAlways), "when a write is acknowledged: always (it reached the disk) or default (at once, synced every two minutes)")
-	f.StringVar(&o.Secrets, "secrets", "", "`FOLDER` of files with secrets that listeners may name (default none)")
+	f.StringVar(&o.Secrets, "secrets", "", "`FOLDER` with a folder for each project, of files with the secrets that its listeners may name (default none)")
 	f.IntVar(&o.Partitions, "partitions", 0, "partitions of a new system (default 64); an existing one keeps its number")
 	f.StringVar(&o.Restore, "restore", "", "`FOLDER` of a backup (drover backup) to make the system of; there must be none in the data folder yet")
 	f.StringVar(&logLevel, "log-level", "warn", "debug|info|warn|error")

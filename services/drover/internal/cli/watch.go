@@ -40,8 +40,10 @@ func (a *App) watch(ctx context.Context, args []string, sel selector.Selector) e
 			w.kinds = strings.Split(args[0], ",")
 		}
 	}
-	for _, kind := range append(slices.Clone(w.kinds), kindsOf(w.targets)...) {
-		if isBlueprint(kind) || kind == "jobs" || isMachine(kind) || isInstance(kind) || isCheck(kind) {
+	for _, kind := range slices.Compact(append(slices.Clone(w.kinds), kindsOf(w.targets)...)) {
+		if special, err := a.special(ctx, kind); err != nil {
+			return err
+		} else if special {
 			return usage("--watch is for resources, and not for %s", kind).withHint("`drover events -f` follows the others")
 		}
 	}

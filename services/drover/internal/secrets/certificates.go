@@ -15,7 +15,7 @@ type CertificateOptions struct {
 	Out string
 	// Hosts are the names and addresses by which servers and gateways are called.
 	Hosts []string
-	// Life of all of it, from Now on; at most authority.LifeMax.
+	// Life of the certificates, from Now on, at most authority.LifeMax; that is the authority's own.
 	Life     time.Duration
 	Now      time.Time
 	Existing Existing
@@ -82,7 +82,8 @@ func (o CertificateOptions) authority(written *[]string) (*authority.Authority, 
 		}
 	case Overwrite:
 	}
-	ca, err := authority.New("drover", o.Now, o.Life)
+	// As long as may be: whoever replaces it replaces all that it issued, in the same instant everywhere.
+	ca, err := authority.New("drover", o.Now, authority.LifeMax)
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,9 @@ func TestCertificates(t *testing.T) {
 	require.NoError(t, err)
 	third := files(t, o.Out)
 	require.NoError(t, verify(t, third, "user/tls.pem", "user/tls.key", "ca/ca.pem", "", now.Add(40*time.Hour)))
+	require.NotEqual(t, second["user/tls.pem"], third["user/tls.pem"])
+	require.Equal(t, first["ca/ca.pem"], third["ca/ca.pem"], "who runs goes on trusting who is new, and is trusted")
+	require.Equal(t, first["ca/ca.pem"], third["user/ca.pem"])
 
 	o.Existing = secrets.Overwrite
 	_, err = secrets.Certificates(o)

@@ -75,7 +75,14 @@ func Running(folder string) (Addresses, error) {
 	if err != nil {
 		return Addresses{}, err
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // only read, and it frees the lock
+	// Who was killed has left what it wrote, and the lock not.
+	switch err := syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
+	case err == nil:
+		return Addresses{}, os.ErrNotExist
+	case !errors.Is(err, syscall.EWOULDBLOCK):
+		return Addresses{}, fmt.Errorf("lock: %w", err)
+	}
 	return readAddresses(file)
 }
 

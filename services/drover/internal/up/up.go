@@ -65,7 +65,7 @@ type Options struct {
 	HTTP      string // host:port of the gateway; port 0 is a free one
 	Metrics   string // host:port for /livez, /readyz and /metrics of all services; empty: none
 	Sync      Sync
-	// Secrets is a folder with files that listeners may name as secrets. Empty: none.
+	// Secrets is a folder with a folder for each project, of files that its listeners may name as secrets. Empty: none.
 	Secrets string
 	// Partitions of a system that is made; 0: the default. An existing one keeps its number.
 	Partitions int

@@ -2,6 +2,7 @@ package up_test
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -104,6 +105,11 @@ func TestRestart(t *testing.T) {
 
 	_, err = up.Running(data)
 	require.ErrorIs(t, err, os.ErrNotExist, "nobody runs there any more")
+	left, err := json.Marshal(first.Addresses)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(data, up.LockFile), left, 0o600))
+	_, err = up.Running(data)
+	require.ErrorIs(t, err, os.ErrNotExist, "who was killed has left what it wrote, and runs no more")
 	second := start(t, up.Options{Data: data})
 	b = connect(t, second.NATS)
 	require.Eventually(t, func() bool {

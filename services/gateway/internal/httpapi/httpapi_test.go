@@ -275,6 +275,33 @@ func TestCommandsThatAreNotSent(t *testing.T) {
 	}
 }
 
+// door is another system's API whose reads change something.
+type door struct{ asked int }
+
+func (d *door) ServeHTTP(http.ResponseWriter, *http.Request) { d.asked++ }
+func (d *door) Serves(r *http.Request) (string, bool)        { return "/door/", r.URL.Path == "/door/list" }
+func (d *door) Routes() []httpapi.Route                      { return nil }
+
+// TestReadsOfAnotherOrigin: a page of another origin has nothing read either, behind no door.
+func TestReadsOfAnotherOrigin(t *testing.T) {
+	t.Parallel()
+	d := &door{}
+	s := open(t, func(o *httpapi.Options) { o.Doors = []httpapi.Door{d} })
+	for _, path := range []string{"/door/list", "/"} {
+		for _, method := range []string{"GET", "HEAD"} {
+			for _, site := range []string{"cross-site", "same-site", "anything"} {
+				got := s.do(method, path, "", "Sec-Fetch-Site", site)
+				require.Equal(t, 403, got.status, site)
+				require.Equal(t, "forbidden", got.problem(t).Code)
+			}
+		}
+		for _, site := range []string{"same-origin", "none", ""} {
+			require.Equal(t, 200, s.do("GET", path, "", "Sec-Fetch-Site", site).status, site)
+		}
+	}
+	require.Equal(t, 3, d.asked)
+}
+
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	status := func(s *stage, host string) int { return s.do("GET", "/", "", "Host", host).status }

@@ -14,13 +14,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/services/gateway/internal/limit"
 )
 
 // Limits of the server.
@@ -134,52 +134,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			_ = server.Close() // the error is Shutdown's
 		}
 	})()
-	err = server.Serve(limit(l, ConnectionsMax))
+	err = server.Serve(limit.Listener(l, ConnectionsMax))
 	if !errors.Is(err, http.ErrServerClosed) {
 		_ = server.Close() // the error to know is Serve's
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	<-stopped
 	return nil
-}
-
-// limit has a listener accept a connection only while fewer than most are open.
-func limit(l net.Listener, most int) net.Listener {
-	return &limited{Listener: l, places: make(chan struct{}, most), closed: make(chan struct{})}
-}
-
-type limited struct {
-	net.Listener
-	places chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &conn{Conn: c, free: sync.OnceFunc(func() { <-l.places })}, nil
-}
-
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type conn struct {
-	net.Conn
-	free func()
-}
-
-func (c *conn) Close() error {
-	defer c.free()
-	return c.Conn.Close()
 }

@@ -14,17 +14,24 @@ import (
 	"github.com/droverproject/drover/services/gateway/internal/retry"
 )
 
-const tryTimeout = 5 * time.Second // for one answer of an owner
+const tryTimeout = 5 * time.Second // for one answer of an owner; shorter than StopTimeout, so that what stops gets it
 
 // errHeld is for a request that was held as long as it may be.
 var errHeld = errors.New("nobody decides on this machine at present")
 
-// hold tries until it works, at most HoldMax, and not once the caller has gone.
+// hold tries until it works, at most HoldMax, and not once the caller has gone. Where the service stops no other try is made, but
+// the one under way runs out: its answer is milliseconds away as a rule, and an agent that gets 503 instead gives its task up.
 func (s *Server) hold(ctx context.Context, try func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, HoldMax)
 	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	err := retry.Do(ctx, tryTimeout, final, try)
+	waiting, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(s.stopping, end)()
+	err := retry.Do(waiting, tryTimeout, final, func(context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		return try(ctx)
+	})
 	if err != nil && !final(err) {
 		err = errors.Join(errHeld, err)
 	}

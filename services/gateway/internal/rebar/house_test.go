@@ -47,7 +47,7 @@ type house struct {
 	owners []func() // that stop them
 }
 
-func newHouse(t *testing.T) *house {
+func newHouse(t *testing.T, change ...func(*rebar.Server)) *house {
 	t.Helper()
 	sys := memory.New(memory.Options{Partitions: partitions})
 	h := &house{t: t, sys: sys, bus: sys.Connect()}
@@ -65,6 +65,9 @@ func newHouse(t *testing.T) *house {
 		Bus: h.bus, Log: zap.NewNop(), Version: "1.0.0", Project: project, Key: []byte("0123456789abcdef0123456789abcdef"), Password: password, Now: time.Now,
 	})
 	require.NoError(t, err)
+	for _, c := range change {
+		c(h.server)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	h.url = "https://" + listener.Addr().String()

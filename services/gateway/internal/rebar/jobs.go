@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"unicode/utf8"
@@ -21,7 +20,7 @@ const modelJobs = "jobs"
 
 // nextJob answers POST /jobs.
 func (s *Server) nextJob(w http.ResponseWriter, r *http.Request, c caller) {
-	body, ok := readBody(w, r, modelJobs, BodyBytesMax)
+	body, ok := s.readBody(w, r, modelJobs, BodyBytesMax)
 	if !ok {
 		return
 	}
@@ -99,7 +98,7 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request, c caller) {
 
 // patchJob answers with the whole job: an agent replaces its own by it (facts, 2.5).
 func (s *Server) patchJob(w http.ResponseWriter, r *http.Request, c caller) {
-	ops, ok := readPatch(w, r, modelJobs)
+	ops, ok := s.readPatch(w, r, modelJobs)
 	if !ok {
 		return
 	}
@@ -110,51 +109,55 @@ func (s *Server) patchJob(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 }
 
-// mayLog says whether a caller may write and read a run's log; where not it answers, but for a machine whose run nobody can be
-// asked about now.
-func (s *Server) mayLog(w http.ResponseWriter, r *http.Request, c caller) bool {
+// mayLog says whether a caller may write and read a run's log; where not it answers. An error says that nobody could be asked
+// about the run: then it does not.
+func (s *Server) mayLog(w http.ResponseWriter, r *http.Request, c caller) (bool, error) {
 	id := r.PathValue("id")
 	owner, ok := s.jobs.get(id)
 	if !ok {
 		e, answer, err := s.askJob(r.Context(), id, wire.MachineTask, s.ask(c))
 		switch {
 		case err != nil:
-			s.unanswered(w, r, modelJobs, err)
-			return false
+			return false, err
 		case answer.Code != "":
 			refused(w, r, modelJobs, id, answer, nil)
-			return false
+			return false, nil
 		}
 		owner = e.Run.MachineUUID
 		s.jobs.put(id, owner)
 	}
 	if c.machine != "" && c.machine != owner {
 		fail(w, forbidden(r, "a machine's token is for that machine alone"))
-		return false
+		return false, nil
 	}
-	return true
+	return true, nil
 }
 
 // putLog stores a piece of a log. It comes late, and again, and is taken all the same: an agent whose log is refused kills the
-// task (facts, section 4, 1 and 2). So it is held while the server is away, and dropped where that lasts too long.
+// task (facts, section 4, 1 and 2). So it is held while the server is away, and dropped where that lasts too long, whoever is
+// away: the server, or the owner who knows whose run it is.
 func (s *Server) putLog(w http.ResponseWriter, r *http.Request, c caller) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/octet-stream" {
 		fail(w, problem{Model: modelJobs, Key: r.PathValue("id"), Type: r.Method, Code: http.StatusUnsupportedMediaType,
 			Messages: []string{"a log is sent as application/octet-stream"}})
 		return
 	}
-	if !s.mayLog(w, r, c) {
+	may, unknown := s.mayLog(w, r, c)
+	if !may && unknown == nil {
 		return
 	}
 	id := r.PathValue("id")
-	body, err := readAll(w, io.LimitReader(r.Body, LogBytesMax))
-	if err != nil {
+	body, cut, err := s.readAll(w, r.Body, LogBytesMax)
+	switch {
+	case err != nil:
 		fail(w, problem{Model: modelJobs, Key: id, Type: r.Method, Code: http.StatusBadRequest, Messages: []string{"the body could not be read"}})
 		return
-	}
-	dropped, err := io.Copy(io.Discard, r.Body) // what is over the limit
-	if err == nil && dropped > 0 {
-		s.Log.Warn("a piece of a log was over its limit, and was cut", zap.String("job", id), zap.Int64("bytes", dropped))
+	case unknown != nil:
+		s.Log.Warn("a piece of a log was dropped", zap.String("job", id), zap.Int("bytes", len(body)), zap.Error(unknown))
+		send(w, http.StatusNoContent, nil)
+		return
+	case cut > 0:
+		s.Log.Warn("a piece of a log was over its limit, and was cut", zap.String("job", id), zap.Int64("bytes", cut))
 	}
 	for _, piece := range pieces(body) {
 		line, err := wire.EncodeOutputLine(wire.OutputLine{Time: s.Now(), Stream: "log", Text: string(piece)})
@@ -187,14 +190,18 @@ func pieces(body []byte) (all [][]byte) {
 
 // getLog answers with what was stored of a run's log.
 func (s *Server) getLog(w http.ResponseWriter, r *http.Request, c caller) {
-	if !s.mayLog(w, r, c) {
+	may, err := s.mayLog(w, r, c)
+	if err != nil {
+		s.unanswered(w, r, modelJobs, err)
+	}
+	if !may {
 		return
 	}
 	id := r.PathValue("id")
 	var log bytes.Buffer
 	log.WriteString("Log for Job: " + id + "\n")
 	enough := errors.New("enough")
-	err := s.Bus.ReadOutput(r.Context(), s.Project, bus.TaskRunOutput, id, false, func(l bus.OutputLine) error {
+	err = s.Bus.ReadOutput(r.Context(), s.Project, bus.TaskRunOutput, id, false, func(l bus.OutputLine) error {
 		line, err := wire.DecodeOutputLine(l.Body)
 		if err != nil {
 			return nil //nolint:nilerr // a line that is not ours is no reason to hide the others

@@ -64,7 +64,7 @@ func (s *Server) getMachine(w http.ResponseWriter, r *http.Request, c caller) {
 }
 
 func (s *Server) patchMachine(w http.ResponseWriter, r *http.Request, c caller) {
-	ops, ok := readPatch(w, r, modelMachines)
+	ops, ok := s.readPatch(w, r, modelMachines)
 	if !ok {
 		return
 	}
@@ -96,7 +96,7 @@ func (s *Server) getParam(w http.ResponseWriter, r *http.Request, c caller) {
 
 // setParam sets one, and answers with it.
 func (s *Server) setParam(w http.ResponseWriter, r *http.Request, c caller) {
-	body, ok := readBody(w, r, "params", BodyBytesMax)
+	body, ok := s.readBody(w, r, "params", BodyBytesMax)
 	if !ok {
 		return
 	}

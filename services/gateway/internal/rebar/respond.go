@@ -89,17 +89,23 @@ func refused(w http.ResponseWriter, r *http.Request, model, key string, a wire.M
 	fail(w, p)
 }
 
-// readAll reads a body, at most for readTimeout. A time limit of the server's own would also end requests that are held.
-func readAll(w http.ResponseWriter, body io.Reader) ([]byte, error) {
+// readAll reads a body and throws away what is over most, at most for readTimeout. Once nothing of it is left to come that limit
+// goes: it would end the request, which may be held for longer.
+func (s *Server) readAll(w http.ResponseWriter, body io.Reader, most int64) (read []byte, dropped int64, err error) {
 	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Now().Add(readTimeout)) // a recorder in a test knows none
-	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
-	return io.ReadAll(body)
+	_ = c.SetReadDeadline(time.Now().Add(s.limits.read)) // a recorder in a test knows none
+	if read, err = io.ReadAll(io.LimitReader(body, most)); err == nil {
+		dropped, err = io.Copy(io.Discard, body)
+	}
+	if err == nil {
+		_ = c.SetReadDeadline(time.Time{})
+	}
+	return read, dropped, err
 }
 
 // readBody reads a request's body; where it cannot it answers.
-func readBody(w http.ResponseWriter, r *http.Request, model string, most int64) ([]byte, bool) {
-	body, err := readAll(w, http.MaxBytesReader(w, r.Body, most))
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, model string, most int64) ([]byte, bool) {
+	body, _, err := s.readAll(w, http.MaxBytesReader(w, r.Body, most), most)
 	if err == nil {
 		return body, true
 	}
@@ -112,8 +118,8 @@ func readBody(w http.ResponseWriter, r *http.Request, model string, most int64) 
 }
 
 // readPatch reads the operations of a patch.
-func readPatch(w http.ResponseWriter, r *http.Request, model string) (ops []wire.PatchOp, ok bool) {
-	body, ok := readBody(w, r, model, BodyBytesMax)
+func (s *Server) readPatch(w http.ResponseWriter, r *http.Request, model string) (ops []wire.PatchOp, ok bool) {
+	body, ok := s.readBody(w, r, model, BodyBytesMax)
 	if !ok {
 		return nil, false
 	}

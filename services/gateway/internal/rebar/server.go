@@ -26,6 +26,7 @@
 package rebar
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,12 +39,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/services/gateway/internal/limit"
 )
 
 // Limits of the server.
 const (
 	RequestsMax    = 4096             // requests under way, held ones included
 	SocketsMax     = 4096             // websockets
+	ConnectionsMax = 3 * 4096         // connections: an agent has a websocket, and keeps two for its requests
 	HeaderBytesMax = 32 << 10         // bytes of a request's line and header
 	BodyBytesMax   = 512 << 10        // bytes of a patch or a parameter
 	LogBytesMax    = 1 << 20          // bytes of one piece of a log; agents send 64 KiB
@@ -89,8 +92,15 @@ type Server struct {
 	specs    *memo
 	exchange *exchange
 	pace     pace
+	limits   limits
 	stopping context.Context
 	stop     context.CancelFunc
+}
+
+// limits are those that a test sets lower.
+type limits struct {
+	connections int           // open at once
+	read        time.Duration // to send a request's body
 }
 
 // New returns a Server.
@@ -101,23 +111,50 @@ func New(o Options) (*Server, error) {
 	if o.Password == "" {
 		return nil, errors.New("the operator's password is empty")
 	}
-	s := &Server{Options: o, places: make(chan struct{}, RequestsMax), jobs: newMemo(runsMax), specs: newMemo(specsMax), exchange: newExchange(o.Log), pace: pace{pingEvery, writeWait}}
+	s := &Server{
+		Options: o, places: make(chan struct{}, RequestsMax), jobs: newMemo(runsMax), specs: newMemo(specsMax), exchange: newExchange(o.Log),
+		pace: pace{pingEvery, writeWait}, limits: limits{ConnectionsMax, readTimeout},
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.handler = s.routes()
 	return s, nil
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP answers one request. Its body has readTimeout before anything is known of the sender: net/http reads, before it
+// answers, what a handler has left of a body, and would wait for ever for one that never comes.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != http.NoBody { // where none comes the limit would end the request itself, which may be held for longer
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.read)) // a recorder in a test knows none
+	}
 	select {
 	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
 	default:
 		fail(w, problem{Type: r.Method, Code: http.StatusServiceUnavailable, Messages: []string{"too many requests are under way"}})
 		return
 	}
-	s.handler.ServeHTTP(w, r)
+	p := &place{ResponseWriter: w, free: sync.OnceFunc(func() { <-s.places })}
+	defer p.free()
+	s.handler.ServeHTTP(p, r)
 }
+
+// place is that of one request among RequestsMax. A websocket is none once its upgrade is accepted: it lasts as long as its agent
+// does, and SocketsMax counts it.
+type place struct {
+	http.ResponseWriter
+	free func()
+}
+
+// Hijack implements http.Hijacker. It clears the deadlines of the connection, as net/http's does.
+func (p *place) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, buffered, err := http.NewResponseController(p.ResponseWriter).Hijack()
+	if err == nil {
+		p.free()
+	}
+	return c, buffered, err
+}
+
+// Unwrap is for http.ResponseController.
+func (p *place) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // Serve answers requests on the listener, over TLS, until ctx ends; then those under way have StopTimeout. It closes the
 // listener. Events are followed before the first request is taken. certificate is asked in each handshake.
@@ -135,7 +172,7 @@ func (s *Server) Serve(
 		return err
 	}
 	server := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, // bodies have readTimeout (readAll), answers none
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, // bodies have readTimeout (ServeHTTP), answers none
 		MaxHeaderBytes: HeaderBytesMax, ErrorLog: errorLog,
 		TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12},
 	}
@@ -144,7 +181,7 @@ func (s *Server) Serve(
 	end := func() {
 		once.Do(func() {
 			defer close(stopped)
-			s.stop() // those that are held, and the websockets
+			s.stop() // the websockets, and what is held: what an owner is asked now he may answer
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopTimeout)
 			defer cancel()
 			if err := server.Shutdown(within); err != nil {
@@ -161,7 +198,7 @@ func (s *Server) Serve(
 			end()
 		}
 	}()
-	err = server.ServeTLS(l, "", "")
+	err = server.ServeTLS(limit.Listener(l, s.limits.connections), "", "")
 	if !errors.Is(err, http.ErrServerClosed) {
 		_ = server.Close() // the error to know is Serve's
 		return fmt.Errorf("serve %s: %w", Base, err)

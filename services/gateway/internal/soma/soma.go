@@ -49,11 +49,13 @@ import (
 
 // Limits of one request.
 const (
-	Patience    = 8 * time.Second // for an owner to answer
-	TryTimeout  = 2 * time.Second // for one answer
-	AsksMax     = 16              // owners that one list asks at once
-	ListedMax   = 500_000         // ids of one list; past it the rest keeps its flag
-	SystemBytes = 253             // bytes of a monitoring system's name
+	Patience       = 8 * time.Second  // for an owner to answer; of a list, to take the question
+	TryTimeout     = 2 * time.Second  // for one answer
+	ListPatience   = 45 * time.Second // for a list; the listener grants an answer 60 s
+	ListTryTimeout = 20 * time.Second // for one answer of a list: it follows the commits of 8,192 flags, at 2.2 ms each
+	AsksMax        = 16               // owners that one list asks at once
+	ListedMax      = 500_000          // ids of one list; past it the rest keeps its flag
+	SystemBytes    = 253              // bytes of a monitoring system's name
 )
 
 // Bus is the part of the bus that is needed.
@@ -195,7 +197,12 @@ func (h *Handler) deployment(w http.ResponseWriter, r *http.Request, parts []str
 		h.send(w, g, &envelope{StatusCode: http.StatusNotFound})
 		return
 	}
-	a, tries, err := h.ask(r.Context(), partition, verb, wire.CheckRequest{Project: h.project, ID: parts[1]})
+	ctx, cancel := context.WithTimeout(r.Context(), Patience)
+	defer cancel()
+	a, tries, err := h.ask(ctx, &question{
+		partition: partition, verb: verb, again: verb, most: TryTimeout, taken: time.Now().Add(Patience),
+		CheckRequest: wire.CheckRequest{Project: h.project, ID: parts[1]},
+	})
 	if err != nil {
 		h.unanswered(w, g, err)
 		return
@@ -265,6 +272,12 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request, system, verb stri
 		h.send(w, g, &envelope{StatusCode: http.StatusNotFound})
 		return
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), ListPatience)
+	defer cancel()
+	q := question{
+		verb: verb, again: "listall", most: ListTryTimeout, taken: time.Now().Add(Patience),
+		CheckRequest: wire.CheckRequest{Project: h.project, System: system},
+	}
 	n := h.bus.Partitions()
 	ids, errs := make([][]string, n), make([]error, n)
 	next := make(chan int)
@@ -272,7 +285,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request, system, verb stri
 	for range min(AsksMax, n) {
 		workers.Go(func() {
 			for p := range next {
-				ids[p], errs[p] = h.listOf(r.Context(), p, system, verb, ListedMax/n)
+				ids[p], errs[p] = h.listOf(ctx, p, q, ListedMax/n)
 			}
 		})
 	}
@@ -285,14 +298,14 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request, system, verb stri
 	for p := range n {
 		e.ids = append(e.ids, ids[p]...)
 	}
-	// What was listed has its flag cleared: it is told even where another owner could not be asked, who keeps his.
+	// What was listed has its flag cleared: it is told even where another owner has not answered.
 	if err := errors.Join(errs...); err != nil {
 		if len(e.ids) == 0 {
 			h.unanswered(w, g, err)
 			return
 		}
-		h.log.Warn("a list is incomplete; what is missing is listed next time", zap.Error(err))
-		e.StatusCode, e.Errors = http.StatusPartialContent, []string{"some partitions could not be asked; list again"}
+		h.log.Warn("a list is incomplete; list all has what is missing", zap.Error(err))
+		e.StatusCode, e.Errors = http.StatusPartialContent, []string{"some partitions have not answered; list all"}
 	}
 	if g == v08 {
 		if len(e.ids) == 0 {
@@ -307,42 +320,60 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request, system, verb stri
 	h.send(w, g, e)
 }
 
-func (h *Handler) listOf(ctx context.Context, partition int, system, verb string, most int) (ids []string, err error) {
-	q := wire.CheckRequest{Project: h.project, System: system}
+// listOf lists what one partition has.
+func (h *Handler) listOf(ctx context.Context, partition int, q question, most int) (ids []string, err error) {
+	q.partition = partition
 	for len(ids) < max(most, 1) {
-		a, _, err := h.ask(ctx, partition, verb, q)
-		if err != nil {
-			return ids, err
+		a, _, failed := h.ask(ctx, &q)
+		if failed == nil && a.Code != "" {
+			failed = errors.New(a.Message)
 		}
-		if a.Code != "" {
-			return ids, errors.New(a.Message)
+		if failed != nil {
+			return ids, failed
 		}
 		if ids = append(ids, a.IDs...); a.Missed > 0 {
 			err = errors.New("some instances were not reached")
 		}
 		if !a.More || len(a.IDs) == 0 {
-			return ids, err
+			break
 		}
 		q.After = a.IDs[len(a.IDs)-1]
 	}
-	return ids, nil
+	return ids, err
 }
 
 // errOverloaded is an owner's word that it cannot decide now.
 var errOverloaded = errors.New("overloaded")
 
+// question is what an owner is asked.
+type question struct {
+	wire.CheckRequest
+	partition int
+	verb      string
+	// again takes the verb's place, for good, once somebody may have taken the question and no answer has come. An owner clears
+	// flags before it answers a list, so a second list lacks what the first has cleared; list all has it, and more.
+	again string
+	most  time.Duration // for one answer
+	taken time.Time     // when somebody must have taken it
+}
+
 // ask asks an owner, again and again while nobody takes it. tries is how often it was sent.
-func (h *Handler) ask(ctx context.Context, partition int, verb string, q wire.CheckRequest) (a wire.CheckAnswer, tries int, err error) {
-	body, err := wire.EncodeCheckRequest(q)
+func (h *Handler) ask(ctx context.Context, q *question) (a wire.CheckAnswer, tries int, err error) {
+	body, err := wire.EncodeCheckRequest(q.CheckRequest)
 	if err != nil {
 		return a, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Patience)
-	defer cancel()
-	request := bus.Request{Verb: "check." + verb, Header: map[string]string{bus.HeaderContentType: bus.ContentTypeJSON}, Body: body}
-	err = retry.Do(ctx, TryTimeout, nil, func(ctx context.Context) error {
+	inVain := func(error) bool { return tries == 0 && !time.Now().Before(q.taken) }
+	err = retry.Do(ctx, q.most, inVain, func(ctx context.Context) error {
+		if err := ctx.Err(); err != nil {
+			return err // nobody waits for the answer, and the bus would send it all the same
+		}
+		if tries > 0 {
+			q.verb = q.again
+		}
 		tries++
-		reply, err := h.bus.AskDoor(ctx, partition, request)
+		request := bus.Request{Verb: "check." + q.verb, Header: map[string]string{bus.HeaderContentType: bus.ContentTypeJSON}, Body: body}
+		reply, err := h.bus.AskDoor(ctx, q.partition, request)
 		if errors.Is(err, bus.ErrNoOwner) {
 			tries-- // nobody has seen it
 		}

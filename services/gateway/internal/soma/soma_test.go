@@ -1,6 +1,7 @@
 package soma_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,19 +20,27 @@ import (
 	"github.com/droverproject/drover/pkg/engine/deployment"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/wire"
+	"github.com/droverproject/drover/services/gateway/internal/retry"
 	"github.com/droverproject/drover/services/gateway/internal/soma"
 )
 
 // owners answers as the owners of partitions would.
 type owners struct {
-	mu     sync.Mutex
-	asked  []string
-	answer func(partition int, verb string, q wire.CheckRequest) (wire.CheckAnswer, error)
+	mu         sync.Mutex
+	asked      []string
+	answer     func(partition int, verb string, q wire.CheckRequest) (wire.CheckAnswer, error)
+	partitions int           // 0: 4
+	takes      time.Duration // that an answer takes
 }
 
-func (o *owners) Partitions() int { return 4 }
+func (o *owners) Partitions() int { return cmp.Or(o.partitions, 4) }
 
-func (o *owners) AskDoor(_ context.Context, partition int, r bus.Request) (bus.Request, error) {
+func (o *owners) AskDoor(ctx context.Context, partition int, r bus.Request) (bus.Request, error) {
+	select {
+	case <-ctx.Done():
+		return bus.Request{}, ctx.Err()
+	case <-time.After(o.takes):
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	q, err := wire.DecodeCheckRequest(r.Body)
@@ -214,6 +224,109 @@ func TestLists(t *testing.T) {
 	_, body, text := do(t, o, "GET", "/monitoringsystem/eye/deployment/state/")
 	require.EqualValues(t, 200, body["statusCode"])
 	require.Contains(t, text, `"deployments":[]`)
+}
+
+// TestAListThatIsLostIsMadeUpFor: an owner clears flags before it answers. Where its answer is lost, what it has cleared is in no
+// second list: list all is asked, to the partition's end, and by nobody else.
+func TestAListThatIsLostIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		o := &owners{answer: func(p int, verb string, q wire.CheckRequest) (wire.CheckAnswer, error) {
+			if p != 1 {
+				require.Equal(t, "list", verb)
+				return wire.CheckAnswer{}, nil
+			}
+			switch tries++; {
+			case tries == 1:
+				return wire.CheckAnswer{}, bus.ErrNoOwner
+			case q.After == "":
+				require.Equal(t, "list", verb, "nobody had seen it before")
+				return wire.CheckAnswer{IDs: []string{"a"}, More: true}, nil
+			case tries == 3:
+				require.Equal(t, "list", verb)
+				return wire.CheckAnswer{}, context.DeadlineExceeded // b and c were cleared
+			case verb == "list":
+				return wire.CheckAnswer{}, nil
+			case q.After == "a":
+				return wire.CheckAnswer{IDs: []string{"b"}, More: true}, nil
+			default:
+				require.Equal(t, "b", q.After)
+				return wire.CheckAnswer{IDs: []string{"c"}}, nil
+			}
+		}}
+		_, body, _ := do(t, o, "GET", "/deployments/monitoring/eye")
+		require.EqualValues(t, 200, body["statusCode"])
+		require.Equal(t, []any{"a", "b", "c"}, body["deploymentsList"])
+	})
+}
+
+// TestALongListIsWaitedFor: the answer follows the commits of all that it clears.
+func TestALongListIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := &owners{answer: func(p int, verb string, _ wire.CheckRequest) (wire.CheckAnswer, error) {
+			require.Equal(t, "list", verb)
+			if p == 0 {
+				return wire.CheckAnswer{IDs: []string{"a"}}, nil
+			}
+			return wire.CheckAnswer{}, nil
+		}, takes: 18 * time.Second}
+		_, body, _ := do(t, o, "GET", "/deployments/monitoring/eye")
+		require.Equal(t, []any{"a"}, body["deploymentsList"])
+		require.Len(t, o.asked, 4)
+	})
+}
+
+// TestAListIsBounded: however many partitions do not answer, Patience where nobody is there, and ListPatience where somebody is.
+func TestAListIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		takes time.Duration
+		most  time.Duration
+	}{{"nobody", 0, soma.Patience + retry.PauseMax}, {"they hang", time.Hour, soma.ListPatience}} {
+		synctest.Test(t, func(t *testing.T) {
+			o := &owners{partitions: 4 * soma.AsksMax, takes: c.takes, answer: func(int, string, wire.CheckRequest) (wire.CheckAnswer, error) {
+				return wire.CheckAnswer{}, bus.ErrNoOwner
+			}}
+			began := time.Now()
+			status, _, _ := do(t, o, "GET", "/monitoringsystem/eye/deployment/state")
+			require.Equal(t, http.StatusServiceUnavailable, status, c.name)
+			require.LessOrEqual(t, time.Since(began), c.most, c.name)
+		})
+	}
+}
+
+// TestTheLivingAreListed: those whose owner is there are asked, however many others have none.
+func TestTheLivingAreListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		last := 2*soma.AsksMax - 1
+		o := &owners{partitions: last + 1, answer: func(p int, _ string, _ wire.CheckRequest) (wire.CheckAnswer, error) {
+			if p < last {
+				return wire.CheckAnswer{}, bus.ErrNoOwner
+			}
+			return wire.CheckAnswer{IDs: []string{"z"}}, nil
+		}}
+		_, body, text := do(t, o, "GET", "/deployments/monitoring/eye")
+		require.EqualValues(t, 206, body["statusCode"])
+		require.Equal(t, []any{"z"}, body["deploymentsList"])
+		require.Contains(t, text, "list all")
+	})
+}
+
+// TestWhatIsMissedIsSaid: on whichever page.
+func TestWhatIsMissedIsSaid(t *testing.T) {
+	t.Parallel()
+	o := &owners{answer: func(p int, _ string, q wire.CheckRequest) (wire.CheckAnswer, error) {
+		if p == 0 && q.After == "" {
+			return wire.CheckAnswer{IDs: []string{"a"}, More: true, Missed: 1}, nil
+		}
+		return wire.CheckAnswer{}, nil
+	}}
+	_, body, _ := do(t, o, "GET", "/deployments/monitoring/eye")
+	require.EqualValues(t, 206, body["statusCode"])
 }
 
 func FuzzPaths(f *testing.F) {

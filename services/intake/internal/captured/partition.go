@@ -25,7 +25,7 @@ const (
 	ProgressEvery   = time.Second            // how often the server is told that a command is in hand
 	UnreadableMax   = 10                     // replies of an owner that cannot be read, until the command is set aside
 	BackoffMin      = 50 * time.Millisecond
-	BackoffMax      = 2 * time.Second
+	BackoffMax      = 500 * time.Millisecond
 )
 
 // Bus is the part of the bus that is needed.

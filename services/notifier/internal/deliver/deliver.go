@@ -38,7 +38,7 @@ func (s Sender) Send(ctx context.Context, key resource.Key, spec listener.Spec, 
 		header[bus.HeaderTraceparent] = trace
 	}
 	if spec.Webhook != nil {
-		return s.Webhook.Post(ctx, spec.Webhook, m.ID(), header, body)
+		return s.Webhook.Post(ctx, key.Project, spec.Webhook, m.ID(), header, body)
 	}
 	header[bus.HeaderContentType] = bus.ContentTypeJSON
 	return s.Bus.Notify(spec.Subject, header, body)

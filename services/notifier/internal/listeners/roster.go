@@ -66,11 +66,9 @@ func NewRoster(sender Sender, log *zap.Logger, m *Metrics) *Roster {
 	return r
 }
 
-// Set adds a listener or changes it. What waits for it stays.
+// Set adds a listener or changes it. It is told of its own project, whichever its spec says. What waits for it stays.
 func (r *Roster) Set(key resource.Key, s listener.Spec) {
-	if s.Project == "" {
-		s.Project = key.Project
-	}
+	s.Project = key.Project
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {

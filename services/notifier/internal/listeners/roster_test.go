@@ -69,6 +69,7 @@ type stage struct {
 	*listeners.Roster
 	receiver *receiver
 	metrics  *listeners.Metrics
+	log      *zap.Logger
 	logs     *observer.ObservedLogs
 }
 
@@ -77,8 +78,8 @@ func open(t *testing.T) *stage {
 	core, logs := observer.New(zap.InfoLevel)
 	m, err := listeners.NewMetrics(prometheus.NewRegistry())
 	require.NoError(t, err)
-	s := &stage{receiver: &receiver{}, metrics: m, logs: logs}
-	s.Roster = listeners.NewRoster(s.receiver, zap.New(core), m)
+	s := &stage{receiver: &receiver{}, metrics: m, log: zap.New(core), logs: logs}
+	s.Roster = listeners.NewRoster(s.receiver, s.log, m)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -123,9 +124,10 @@ func TestOnlyWhatIsListenedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t)
 		s.Set(key("a"), onStarted)
-		other := onStarted
-		other.Project = "other"
-		s.Set(key("b"), other)
+		s.Set(resource.Key{Project: "other", Kind: "Listener", Name: "b"}, onStarted)
+		nosy := onStarted
+		nosy.Project = "other"
+		s.Set(key("d"), nosy)
 		both := listener.Spec{Kinds: []string{"node", "host"}, States: []string{"Started", "Off"}}
 		s.Set(key("c"), both)
 
@@ -151,6 +153,7 @@ func TestOnlyWhatIsListenedTo(t *testing.T) {
 		require.Equal(t, []string{"1"}, names("a"))
 		require.Equal(t, []string{"4"}, names("b"))
 		require.Equal(t, []string{"1", "2"}, names("c"))
+		require.Equal(t, []string{"1"}, names("d"), "of its own project, whatever its spec says")
 	})
 }
 

@@ -23,7 +23,7 @@ type Watcher struct {
 
 	wanted  map[resource.Key]string // digest of the spec that each listener has now
 	specs   map[resource.Key]version
-	invalid map[resource.Key]bool
+	invalid map[resource.Key]string // why
 }
 
 // version is a spec as it last arrived, which may be before or after the resource that has it.
@@ -37,7 +37,7 @@ type version struct {
 func NewWatcher(r *Roster, log *zap.Logger, m *Metrics) *Watcher {
 	return &Watcher{
 		roster: r, log: log, metrics: m,
-		wanted: map[resource.Key]string{}, specs: map[resource.Key]version{}, invalid: map[resource.Key]bool{},
+		wanted: map[resource.Key]string{}, specs: map[resource.Key]version{}, invalid: map[resource.Key]string{},
 	}
 }
 
@@ -111,6 +111,9 @@ func (w *Watcher) spec(s bus.Stored) {
 	spec, found := listener.Decode([]byte(event.JSON))
 	if len(found) > 0 {
 		v.invalid = found[0].Field + ": " + found[0].Reason
+	} else if spec.Project != "" && spec.Project != key.Project {
+		// Who may write in one project alone would be told of all others, where it is not told anything by the bus.
+		v.invalid = "spec.project: a listener is told of its own project only"
 	}
 	v.spec = spec
 	w.specs[key] = v
@@ -139,11 +142,16 @@ func (w *Watcher) gone(key resource.Key) {
 	w.roster.Remove(key)
 }
 
-// reject has a listener served no longer. What it was before is not what it is now.
+// reject has a listener served no longer. What it was before is not what it is now. A reason is told once: a listener's
+// resource and its spec come by themselves, and again.
 func (w *Watcher) reject(key resource.Key, reason string) {
 	w.roster.Remove(key)
-	w.invalid[key] = true
+	told := w.invalid[key] == reason
+	w.invalid[key] = reason
 	w.metrics.Invalid.Set(float64(len(w.invalid)))
+	if told {
+		return
+	}
 	w.log.Warn("listener cannot be served", zap.Stringer("listener", key), zap.String("reason", reason))
 }
 

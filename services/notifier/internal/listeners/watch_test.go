@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/droverproject/drover/pkg/bus"
 	"github.com/droverproject/drover/pkg/engine/resource"
@@ -54,7 +53,7 @@ type watched struct {
 func watch(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{stage: open(t), resources: make(bucket), specs: make(bucket), loaded: make(chan struct{}), done: make(chan error, 1)}
-	watcher := listeners.NewWatcher(w.Roster, zap.NewNop(), w.metrics)
+	watcher := listeners.NewWatcher(w.Roster, w.log, w.metrics)
 	go func() { w.done <- watcher.Run(t.Context(), w.resources, w.specs, func() { close(w.loaded) }) }()
 	return w
 }
@@ -119,6 +118,39 @@ func TestAListenerThatCannotBeServed(t *testing.T) {
 	w.settle()
 	require.Empty(t, w.Keys())
 	require.Equal(t, 1.0, testutil.ToFloat64(w.metrics.Invalid))
+}
+
+// Who may write in one project alone must not be told of another's resources.
+func TestAListenerOfAnotherProjectIsNotServed(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	const nosy = `{"kinds":"node","states":"Started","project":"other","subject":"drover.notice.x"}`
+	w.specs <- specEvent(t, "a", "d1", nosy)
+	w.resources <- resourceEvent(t, "a", "d1")
+	w.resources <- resourceEvent(t, "a", "d1") // its state moves on
+	w.settle()
+	require.Empty(t, w.Keys())
+	require.False(t, w.Listened("other", "node", "Started"))
+	require.Equal(t, 1.0, testutil.ToFloat64(w.metrics.Invalid))
+	told := w.logs.FilterMessage("listener cannot be served").All()
+	require.Len(t, told, 1, "once")
+	require.Equal(t, map[string]any{
+		"listener": "default/Listener/a", "reason": "spec.project: a listener is told of its own project only",
+	}, told[0].ContextMap())
+
+	// Its own may be said.
+	w.specs <- specEvent(t, "a", "d2", `{"kinds":"node","states":"Started","project":"default","subject":"drover.notice.x"}`)
+	w.resources <- resourceEvent(t, "a", "d2")
+	w.settle()
+	require.True(t, w.Listened("default", "node", "Started"))
+	require.Zero(t, testutil.ToFloat64(w.metrics.Invalid))
+
+	// And what is refused again is told again.
+	w.specs <- specEvent(t, "a", "d3", nosy)
+	w.resources <- resourceEvent(t, "a", "d3")
+	w.settle()
+	require.Empty(t, w.Keys())
+	require.Equal(t, 2, w.logs.FilterMessage("listener cannot be served").Len())
 }
 
 func TestLoadedWhenBothBucketsAre(t *testing.T) {

@@ -56,7 +56,7 @@ type Bus interface {
 
 // Caller makes one call.
 type Caller interface {
-	Post(ctx context.Context, w *listener.Webhook, id string, header map[string]string, body []byte) error
+	Post(ctx context.Context, project string, w *listener.Webhook, id string, header map[string]string, body []byte) error
 }
 
 // Poker pokes. Safe for concurrent use. Make one with New.
@@ -362,7 +362,7 @@ func (p *Poker) poke(ctx context.Context, key systemKey, s *system, poke wire.Ch
 	}
 	within, cancel := context.WithTimeout(ctx, s.spec.Timeout)
 	defer cancel()
-	err = p.caller.Post(within, &listener.Webhook{URL: s.spec.Callback}, poke.ID,
+	err = p.caller.Post(within, key.project, &listener.Webhook{URL: s.spec.Callback}, poke.ID,
 		map[string]string{"Content-Type": "application/json; charset=utf-8"}, body)
 	if err == nil {
 		p.pokes.WithLabelValues("taken").Inc()

@@ -90,7 +90,7 @@ func (w *town) AskDoor(_ context.Context, partition int, r bus.Request) (bus.Req
 	return bus.Request{Body: body}, err
 }
 
-func (w *town) Post(ctx context.Context, l *listener.Webhook, id string, _ map[string]string, body []byte) error {
+func (w *town) Post(ctx context.Context, _ string, l *listener.Webhook, id string, _ map[string]string, body []byte) error {
 	w.mu.Lock()
 	w.posts = append(w.posts, l.URL+" "+id)
 	answer := w.answers[l.URL]

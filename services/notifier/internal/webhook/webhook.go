@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,19 +62,21 @@ type Client struct {
 	agent   string
 }
 
-// New returns a Client that finds secrets as files in the folder secrets (empty: there are none) and calls itself agent.
-func New(secrets, agent string) *Client { return NewFor(secrets, agent, connsPerHostMax) }
+// New returns a Client that finds secrets as files in the folder secrets, a project's in the folder of its name in there
+// (empty: there are none), and calls itself agent.
+func New(secrets, agent string) *Client { return NewFor(secrets, agent, connsPerHostMax, CallTimeout) }
 
-// NewFor is New with so many calls to one host at once.
-func NewFor(secrets, agent string, connsPerHost int) *Client {
-	dialer := &net.Dialer{Timeout: CallTimeout, Control: control}
+// NewFor is New with so many calls to one host at once, and so much time for a call. Who gives each call a time of its own
+// by its context names the longest here: a connection that nobody waits for any more is still being made until then.
+func NewFor(secrets, agent string, connsPerHost int, timeout time.Duration) *Client {
+	dialer := &net.Dialer{Timeout: timeout, Control: control}
 	return &Client{
 		secrets: secrets, agent: agent,
 		http: &http.Client{
-			Timeout:       CallTimeout,
+			Timeout:       timeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{
-				DialContext: dialer.DialContext, TLSHandshakeTimeout: CallTimeout, ForceAttemptHTTP2: true,
+				DialContext: dialer.DialContext, TLSHandshakeTimeout: timeout, ForceAttemptHTTP2: true,
 				MaxConnsPerHost: connsPerHost, MaxIdleConns: idleConnsMax, MaxIdleConnsPerHost: max(2, connsPerHost/4),
 				IdleConnTimeout: idleConnsTimeout, MaxResponseHeaderBytes: 32 << 10,
 			},
@@ -100,9 +103,10 @@ func control(_, address string, _ syscall.RawConn) error {
 // metadataV6 is where one cloud keeps machine credentials outside of the link-local range.
 var metadataV6 = netip.MustParseAddr("fd00:ec2::254")
 
-// Post sends body and returns nil when the receiver answered 2xx. id names the message: it is the same when the message
-// is sent again.
-func (c *Client) Post(ctx context.Context, w *listener.Webhook, id string, header map[string]string, body []byte) error {
+// Post sends body and returns nil when the receiver answered 2xx. project is that of the resource which says what w is, and
+// whose secrets w may name: who may write there chooses the host, and would be told those of others. id names the message:
+// it is the same when the message is sent again.
+func (c *Client) Post(ctx context.Context, project string, w *listener.Webhook, id string, header map[string]string, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("%w: not a URL", ErrRefused)
@@ -111,7 +115,7 @@ func (c *Client) Post(ctx context.Context, w *listener.Webhook, id string, heade
 		request.Header.Set(name, value)
 	}
 	for name, secret := range w.SecretHeaders {
-		value, err := c.secret(secret)
+		value, err := c.secret(project, secret)
 		if err != nil {
 			return err
 		}
@@ -123,12 +127,12 @@ func (c *Client) Post(ctx context.Context, w *listener.Webhook, id string, heade
 	}
 	request.Header.Set("User-Agent", c.agent)
 	if w.Secret != "" {
-		key, err := c.secret(w.Secret)
+		key, err := c.secret(project, w.Secret)
 		if err != nil {
 			return err
 		}
 		if err := sign(request.Header, key, id, time.Now(), body); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrSecret, w.Secret, err)
+			return secretError(project, w.Secret, err)
 		}
 	}
 	response, err := c.http.Do(request)
@@ -163,33 +167,43 @@ func withoutURL(err error) error {
 	return err
 }
 
-// secret reads a secret anew at every call, so that it can be exchanged while the service runs.
-func (c *Client) secret(name string) ([]byte, error) {
-	if c.secrets == "" || !listener.SecretName(name) {
-		return nil, fmt.Errorf("%w: %s", ErrSecret, name)
+// secret reads a secret anew at every call, so that it can be exchanged while the service runs. A project whose name cannot
+// be that of a folder has none: its name must not lead to another's, nor to the files beside the folders.
+func (c *Client) secret(project, name string) ([]byte, error) {
+	if c.secrets == "" || !folderName(project) || !listener.SecretName(name) {
+		return nil, secretError(project, name, errors.New("there are none"))
 	}
 	root, err := os.OpenRoot(c.secrets)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrSecret, name, err)
+		return nil, secretError(project, name, err)
 	}
 	defer root.Close()
-	file, err := root.Open(name)
+	file, err := root.Open(filepath.Join(project, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s: there is no such file", ErrSecret, name)
+		return nil, secretError(project, name, errors.New("no such file"))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrSecret, name, err)
+		return nil, secretError(project, name, err)
 	}
 	defer file.Close()
 	value, err := io.ReadAll(io.LimitReader(file, secretBytesMax+1))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrSecret, name, err)
+		return nil, secretError(project, name, err)
 	}
 	value = bytes.TrimRight(value, "\r\n")
 	if len(value) == 0 || len(value) > secretBytesMax || bytes.ContainsAny(value, "\r\n\x00") {
-		return nil, fmt.Errorf("%w: %s: must be one line of 1 to %d bytes", ErrSecret, name, secretBytesMax)
+		return nil, secretError(project, name, fmt.Errorf("must be one line of 1 to %d bytes", secretBytesMax))
 	}
 	return value, nil
+}
+
+func secretError(project, name string, err error) error {
+	return fmt.Errorf("%w: %s of project %s: %w", ErrSecret, name, project, err)
+}
+
+// folderName reports whether name can be that of a folder within another, and of no other place.
+func folderName(name string) bool {
+	return name != "." && filepath.IsLocal(name) && filepath.Base(name) == name
 }
 
 // sign adds a signature in the form of Standard Webhooks: HMAC-SHA256 over "id.timestamp.body". A key that begins with

@@ -6,7 +6,7 @@
 // anyone who may apply a resource. So values are never templates: what is in a spec is text, however it looks. And one
 // template must not take the runner down: it reads no files and includes nothing (gonja's own loader reads any file, and
 // a template that includes itself ends the process), knows if, for (not recursive) and raw as its only statements, has
-// no range, and is limited in source, output, nesting and time.
+// no range, and is limited in source, output, nesting, time, and in what its expressions make on the way (growth.go).
 //
 // A name that is not defined is an error that says which, unless `default` or `is defined` asks for it.
 package render
@@ -35,8 +35,9 @@ const (
 	SourceBytesMax = 64 << 10        // bytes of a template, as manifest.TemplateBytesMax
 	OutputBytesMax = 1 << 20         // bytes of what it renders to
 	NestingMax     = 64              // brackets that are open at once in an expression
-	TimeMax        = 2 * time.Second // looked at before every statement and every value that is written
+	TimeMax        = 2 * time.Second // looked at before every statement and every value that is written, after each that is made
 	errorBytesMax  = 400             // bytes of an error's text, which quotes template and values
+	madeMax        = 64 << 20        // bytes and items of all values that expressions make, together; of one OutputBytesMax
 )
 
 // Errors of templates.
@@ -139,7 +140,8 @@ func (l *limited) Execute(r *exec.Renderer, block *nodes.ControlStructureBlock) 
 // output is what a template writes to.
 type output struct {
 	bytes.Buffer
-	ctx context.Context
+	ctx  context.Context
+	made int // bytes and items of values that expressions made
 }
 
 func (o *output) check() error {
@@ -189,9 +191,12 @@ func Parse(source string) (*Template, error) {
 	t := &Template{}
 	err = guard(func() error {
 		t.template, err = exec.NewTemplate(root, strict, loader, &exec.Environment{
-			Context: exec.EmptyContext(), Filters: builtins.Filters, Tests: builtins.Tests,
-			ControlStructures: statements, Methods: builtins.Methods,
+			Context: exec.EmptyContext(), Filters: filters, Tests: builtins.Tests, ControlStructures: statements, Methods: methods,
 		})
+		if err != nil {
+			return err
+		}
+		_, err = rewriter{}.rewrite(t.template.Root())
 		return err
 	})
 	if err != nil {
@@ -208,17 +213,20 @@ func (t *Template) Render(ctx context.Context, vars Vars) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, TimeMax)
 	defer cancel()
 	out := &output{ctx: ctx}
-	err := guard(func() error { return t.template.Execute(out, exec.NewContext(vars)) })
+	err := guard(func() error { return t.template.Execute(out, exec.NewContext(out.names(vars))) })
 	if err != nil {
 		return "", explain(err)
 	}
 	return out.String(), nil
 }
 
-// guard turns a panic of gonja into an error.
+// guard turns a panic of gonja into an error, and that of a limit into what it says.
 func guard(f func() error) (err error) {
 	defer func() {
-		if p := recover(); p != nil {
+		p := recover()
+		if limit, ok := p.(error); ok && errors.Is(limit, ErrLimit) {
+			err = limit
+		} else if p != nil {
 			err = fmt.Errorf("gonja panicked: %v", p)
 		}
 	}()
@@ -232,8 +240,8 @@ func explain(err error) error {
 		if next.Error() != "" {
 			inner = next
 		}
-		if errors.Is(err, ErrLimit) && !errors.Is(errors.Unwrap(next), ErrLimit) {
-			break
+		if errors.Unwrap(next) == ErrLimit { //nolint:errorlint // the error that wraps it by itself is meant
+			break // it says which
 		}
 	}
 	text := inner.Error()

@@ -114,7 +114,17 @@ func TestExtAPIAnswers(t *testing.T) {
 		require.Equal(t, status == 500, o.Retryable)
 		require.Empty(t, o.Data, "nothing is remembered: nobody is asked again")
 	}
-	o := runHTTP(t, `{"url": "`+refusing(t)+`", "extApi": {"ncaeBaseUrl": "http://d"}}`, nil)
+	// A redirect to a page that answers 200 is no module that is at it.
+	moved := server(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/login" {
+			http.Redirect(w, r, "/login", http.StatusFound)
+		}
+	})
+	o := runHTTP(t, `{"url": "`+moved+`", "extApi": {"ncaeBaseUrl": "http://d"}}`, nil)
+	require.Equal(t, resource.OutcomeFailed, o.Kind)
+	require.Contains(t, o.Message, "a redirect to ")
+
+	o = runHTTP(t, `{"url": "`+refusing(t)+`", "extApi": {"ncaeBaseUrl": "http://d"}}`, nil)
 	require.Equal(t, resource.OutcomeFailed, o.Kind)
 	require.True(t, o.Retryable)
 }

@@ -118,7 +118,7 @@ func (h *HTTP) ask(first *request, location string, c *executor.Call) (*request,
 		return nil, fmt.Errorf("Location: %w", err)
 	}
 	r := &request{method: http.MethodGet, url: u, header: http.Header{}, timeout: first.timeout}
-	if u.Scheme == first.url.Scheme && u.Host == first.url.Host {
+	if sameHost(u, first.url) {
 		r.header = first.header.Clone()
 		r.header.Del("Content-Type")
 		r.header.Del("Idempotency-Key")

@@ -53,13 +53,38 @@ func NewClient() *Client {
 			MaxResponseHeaderBytes: HeaderBytesMax, MaxIdleConnsPerHost: idlePerHostMax, IdleConnTimeout: idleTimeout,
 			ForceAttemptHTTP2: true,
 		},
-		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-			if len(via) > RedirectsMax {
-				return fmt.Errorf("more than %d redirects", RedirectsMax)
-			}
-			return nil
-		},
+		CheckRedirect: checkRedirect,
 	}}
+}
+
+// checkRedirect lets a redirect be followed where the same request goes to the same host. Go's own rule makes a GET without a
+// body of a POST, whose 200 would count as success of what was never carried out; and of the headers it keeps only a few
+// of its own from another host, so that a key in one of the blueprint's would be told to a stranger. What is not followed
+// is judged by its own status.
+func checkRedirect(next *http.Request, via []*http.Request) error {
+	first := via[0]
+	switch {
+	case next.Method != first.Method, next.ContentLength != first.ContentLength, !sameHost(next.URL, first.URL):
+		return http.ErrUseLastResponse
+	case len(via) > RedirectsMax:
+		return fmt.Errorf("more than %d redirects", RedirectsMax)
+	}
+	return nil
+}
+
+// sameHost reports whether two URLs lead to the same host in the same way, so that what the one may know, the other may.
+func sameHost(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+}
+
+func port(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Port()
+	case u.Scheme == "https":
+		return "443"
+	}
+	return "80"
 }
 
 // Close closes the connections that are not in use.
@@ -218,18 +243,39 @@ func reason(err error, timeout time.Duration) string {
 	return err.Error()
 }
 
-// describeStatus is the status in words.
+// describeStatus is the status in words. Of a redirect it says the host that it leads to, and no more: the rest of such a
+// URL may hold a token.
 func (r *response) describeStatus() string {
 	text := strconv.Itoa(r.status)
 	if name := http.StatusText(r.status); name != "" {
 		text += " " + name
 	}
+	if to := r.redirect(); to != nil {
+		host := strings.ToValidUTF8(to.Host[:min(len(to.Host), excerptBytesMax)], "")
+		text += ": a redirect to " + host + ", which is not followed"
+	}
 	return text
 }
 
-// describe is the status and the begin of the body, for a message.
+// redirect is where an answer that was not followed leads to; nil: nowhere.
+func (r *response) redirect() *url.URL {
+	location := r.header.Get("Location")
+	if location == "" || r.status < 300 || r.status > 399 {
+		return nil
+	}
+	to, err := r.url.Parse(location)
+	if err != nil {
+		return nil
+	}
+	return to
+}
+
+// describe is the status and the begin of the body, for a message; but of a redirect, whose body mostly repeats the URL.
 func (r *response) describe() string {
 	text := r.describeStatus()
+	if r.redirect() != nil {
+		return text
+	}
 	excerpt := strings.Join(strings.Fields(strings.ToValidUTF8(string(r.body[:min(len(r.body), excerptBytesMax)]), "")), " ")
 	if excerpt != "" {
 		text += ": " + excerpt

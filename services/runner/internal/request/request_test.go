@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -148,7 +149,7 @@ func TestHTTPFailures(t *testing.T) {
 		hops.Add(1)
 		http.Redirect(w, r, "/again", http.StatusFound)
 	})
-	o = runHTTP(t, `{"url": "`+loop+`"}`, nil)
+	o = runHTTP(t, `{"method": "GET", "url": "`+loop+`"}`, nil)
 	require.Equal(t, resource.OutcomeFailed, o.Kind)
 	require.Contains(t, o.Message, "redirects")
 	require.EqualValues(t, RedirectsMax+1, hops.Load())
@@ -162,6 +163,100 @@ func TestHTTPFailures(t *testing.T) {
 		require.Equal(t, resource.OutcomeFailed, o.Kind, field)
 		require.False(t, o.Retryable)
 		require.Contains(t, o.Message, field)
+	}
+}
+
+// A redirect is followed by the same request to the same host. Whatever else would be answered has nothing to do with what
+// was asked, and whoever else would be asked learns what is not meant for them.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	var elsewhere, got atomic.Int32
+	other := server(t, func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) })
+	mux := http.NewServeMux()
+	mux.HandleFunc("/away/{code}", func(w http.ResponseWriter, r *http.Request) {
+		code, err := strconv.Atoi(r.PathValue("code"))
+		if err != nil {
+			code = http.StatusNotFound
+		}
+		http.Redirect(w, r, other+"/login?token=hunter2", code)
+	})
+	mux.HandleFunc("/here/{code}", func(w http.ResponseWriter, r *http.Request) {
+		code, err := strconv.Atoi(r.PathValue("code"))
+		if err != nil {
+			code = http.StatusNotFound
+		}
+		http.Redirect(w, r, "/there?token=hunter2", code)
+	})
+	mux.HandleFunc("/there", func(w http.ResponseWriter, r *http.Request) {
+		got.Add(1)
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method == http.MethodPost && string(body) != "{}" || r.Header.Get("X-Api-Key") != "secret" {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	})
+	url := server(t, mux.ServeHTTP)
+	host := strings.TrimPrefix(url, "http://")
+	config := func(method, path, body string) string {
+		return fmt.Sprintf(`{"method": %q, "url": "%s%s", "headers": {"X-Api-Key": "secret"}, "body": %q}`, method, url, path, body)
+	}
+	for path, followed := range map[string]bool{
+		"POST /here/301": false, "POST /here/302": false, "POST /here/303": false, "PUT /here/302": false, "DELETE /here/301": false,
+		"POST /here/307": true, "POST /here/308": true, "GET /here/301": true, "GET /here/302": true, "GET /here/303": true,
+		"GET /away/302": false, "POST /away/302": false, "POST /away/307": false,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		body := ""
+		if method == http.MethodPost {
+			body = "{}"
+		}
+		before := got.Load()
+		o := runHTTP(t, config(method, path, body), nil)
+		if followed {
+			require.Equal(t, resource.OutcomeCompleted, o.Kind, method+path+o.Message)
+			require.Equal(t, before+1, got.Load())
+			continue
+		}
+		require.Equal(t, resource.OutcomeFailed, o.Kind, method+path)
+		require.False(t, o.Retryable)
+		to := host
+		if strings.HasPrefix(path, "/away") {
+			to = strings.TrimPrefix(other, "http://")
+		}
+		require.Contains(t, o.Message, ": a redirect to "+to+", which is not followed", method+path)
+		require.NotContains(t, o.Message, "hunter2")
+		require.Equal(t, before, got.Load(), method+path)
+	}
+	// What goes without its body is another request, though its method is the same.
+	require.Equal(t, resource.OutcomeFailed, runHTTP(t, config("GET", "/here/302", "{}"), nil).Kind)
+
+	// A poll that is sent away is pending, as any status that it does not expect.
+	o := runPoll(t, `{"url": "`+url+`/here/302", "headers": {"X-Api-Key": "secret"}}`)
+	require.Equal(t, resource.OutcomeCompleted, o.Kind, o.Message)
+	o = runPoll(t, `{"url": "`+url+`/away/302", "headers": {"X-Api-Key": "secret"}}`)
+	require.Equal(t, executor.Pending(0, "302 Found: a redirect to %s, which is not followed", strings.TrimPrefix(other, "http://")), o)
+	o = runPoll(t, `{"url": "`+url+`/away/302", "fail": ["300-399"]}`)
+	require.Equal(t, resource.OutcomeFailed, o.Kind)
+	require.Contains(t, o.Message, "a redirect to ")
+	require.Zero(t, elsewhere.Load())
+}
+
+// A default port is the same, said or not; another scheme is another way, which others may read.
+func TestSameHost(t *testing.T) {
+	t.Parallel()
+	for pair, want := range map[[2]string]bool{
+		{"http://a/x", "http://A:80/y"}:     true,
+		{"https://a", "https://a:443"}:      true,
+		{"http://u:p@a/", "http://a/"}:      true,
+		{"https://a/", "http://a/"}:         false,
+		{"http://a/", "http://a:8080/"}:     false,
+		{"http://a/", "http://a.example/"}:  false,
+		{"https://a:80/", "https://a:443/"}: false,
+	} {
+		a, err := parseURL(pair[0])
+		require.NoError(t, err)
+		b, err := parseURL(pair[1])
+		require.NoError(t, err)
+		require.Equal(t, want, sameHost(a, b), pair)
 	}
 }
 

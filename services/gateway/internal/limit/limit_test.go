@@ -1,4 +1,4 @@
-package httpapi
+package limit
 
 import (
 	"net"
@@ -11,7 +11,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	l := limit(inner, 1)
+	l := Listener(inner, 1)
 	accepted := make(chan net.Conn)
 	ended := make(chan error, 1)
 	go func() {

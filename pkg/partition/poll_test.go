@@ -1,0 +1,39 @@
+package partition_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/pkg/engine/blueprint"
+	"github.com/droverproject/drover/pkg/engine/resource"
+)
+
+// TestAPollThatCannotBeStoredIsTriedAgain: a cluster that elects a leader stores nothing for seconds, and the lease of a poll is half a
+// minute.
+func TestAPollThatCannotBeStoredIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.accept("Blueprint", "node", "apply", "1", node("slow"))
+	f.accept("node", "n", "apply", "1", `{}`)
+	f.accept("node", "n", "start", "2", "")
+	require.Equal(t, 1, f.answer("slow", resource.OutcomePending))
+	owner := f.owners[bus.PartitionOf("p", "node", "n", blueprintPartitions)]
+	failures := 0
+	owner.link.poll = func() error {
+		if failures++; failures <= 3 {
+			return errors.New("no leader")
+		}
+		return nil
+	}
+	began := f.clock
+	f.clock = f.clock.Add(blueprint.IntervalDefault)
+	owner.owner.Tick()
+	owner.shell.run(owner.owner)
+	require.Equal(t, 4, failures)
+	require.Less(t, f.clock.Sub(began), blueprint.IntervalDefault+5*time.Second)
+	require.Equal(t, 1, f.complete("slow"), "the poll, once")
+}
