@@ -20,8 +20,17 @@ type delivery struct {
 	meta    *nats.MsgMetadata
 	subject string
 	settled bool
-	again   bool // it may have been delivered before, and not counted
+	again   bool    // it may have been delivered before, and not counted
+	detour  *detour // that brought it; nil: its consumer did
 }
+
+// What a consumer is told of a delivery, or how that begins.
+const (
+	wordAck      = "+ACK"
+	wordProgress = "+WPI"
+	wordRetry    = "-NAK"
+	wordReject   = "+TERM "
+)
 
 // countLost is how long after a reconnect the counts of work are not trusted: a server that was killed has forgotten
 // what it delivered last, and may even have derived the message anew.
@@ -78,10 +87,14 @@ func (d *delivery) Delivered() uint64 {
 	return d.meta.NumDelivered
 }
 
-// say answers the delivery. It does not wait: what is lost on the way is delivered again.
-func (d *delivery) say(word string) error {
+// say answers the delivery; after is the delay that the word asks for. It does not wait: what is lost on the way is
+// delivered again.
+func (d *delivery) say(word string, after time.Duration) error {
 	if d.settled {
 		return errSettled
+	}
+	if d.detour != nil {
+		return d.detour.say(d.Seq(), word, after)
 	}
 	if err := d.b.nc.Publish(d.m.Reply, []byte(word)); err != nil {
 		return fmt.Errorf("settle %s: %w", d.subject, sendError(err))
@@ -89,8 +102,8 @@ func (d *delivery) say(word string) error {
 	return nil
 }
 
-func (d *delivery) settle(word string) error {
-	err := d.say(word)
+func (d *delivery) settle(word string, after time.Duration) error {
+	err := d.say(word, after)
 	if err == nil {
 		d.settled = true
 	}
@@ -98,17 +111,17 @@ func (d *delivery) settle(word string) error {
 }
 
 // Ack implements bus.Delivery.
-func (d *delivery) Ack() error { return d.settle("+ACK") }
+func (d *delivery) Ack() error { return d.settle(wordAck, 0) }
 
 // Progress implements bus.Delivery.
-func (d *delivery) Progress() error { return d.say("+WPI") }
+func (d *delivery) Progress() error { return d.say(wordProgress, 0) }
 
 // Retry implements bus.Delivery.
 func (d *delivery) Retry(after time.Duration) error {
 	if after <= 0 {
-		return d.settle("-NAK")
+		return d.settle(wordRetry, 0)
 	}
-	return d.settle(`-NAK {"delay": ` + strconv.FormatInt(int64(after), 10) + `}`)
+	return d.settle(wordRetry+` {"delay": `+strconv.FormatInt(int64(after), 10)+`}`, after)
 }
 
 // Reject implements bus.Delivery.
@@ -131,5 +144,5 @@ func (d *delivery) Reject(ctx context.Context, reason string) error {
 	if _, err := d.b.publish(ctx, m); err != nil {
 		return fmt.Errorf("set aside %s: %w", d.subject, err)
 	}
-	return d.settle("+TERM " + clean(reason))
+	return d.settle(wordReject+clean(reason), 0)
 }

@@ -21,7 +21,7 @@ const (
 	// inboxAckPending is how many inputs of a partition may be unsettled; waiting ones (Retry) count.
 	inboxAckPending = 4096
 	// inboxWait is how long a request of an inbox waits for inputs.
-	inboxWait = 5 * time.Second
+	inboxWait = 3 * time.Second
 	// inboxEnsure is at least between two tries to make a consumer again that nobody answers for.
 	inboxEnsure = time.Second
 )
@@ -32,6 +32,7 @@ type inbox struct {
 	stream    string
 	partition int
 	pulls     *pulls
+	detour    *detour
 	out       chan bus.Delivery
 	stop      context.CancelFunc
 	ended     chan struct{}
@@ -50,7 +51,7 @@ func (b *Bus) openInbox(ctx context.Context, stream string, partition int) (bus.
 	if partition < 0 || partition >= b.Partitions() {
 		return nil, fmt.Errorf("inbox of %s: partition %d is not one of %d", stream, partition, b.Partitions())
 	}
-	in := &inbox{b: b, stream: stream, partition: partition, out: make(chan bus.Delivery), ended: make(chan struct{})}
+	in := &inbox{b: b, stream: stream, partition: partition, detour: b.newDetour(stream, inboxFilter(stream, partition)), out: make(chan bus.Delivery), ended: make(chan struct{})}
 	if err := in.ensure(ctx); err != nil {
 		return nil, err
 	}
@@ -136,12 +137,20 @@ func (in *inbox) run(ctx context.Context) {
 	var ensureAt time.Time
 	making, giveUp := context.WithCancel(ctx)
 	defer giveUp()
+	silent := false             // the consumer is
+	var looking chan brought    // past it, while that is under way
+	var lookAt <-chan time.Time // before it is done again
 	for {
 		if !in.pulls.open && pause == nil && len(queue) <= inboxPrefetch/2 {
 			if err := in.pulls.ask(in.stream, in.consumer(), inboxPrefetch-len(queue), inboxBytes, inboxWait, false); err != nil {
 				in.fail(ctx, err)
 				return
 			}
+		}
+		if silent && looking == nil && lookAt == nil && len(queue) <= inboxPrefetch/2 {
+			looked, room := make(chan brought, 1), inboxPrefetch-len(queue)
+			looking = looked
+			in.b.wg.Go(func() { looked <- in.detour.look(making, room) })
 		}
 		var out chan<- bus.Delivery
 		var head bus.Delivery
@@ -157,7 +166,7 @@ func (in *inbox) run(ctx context.Context) {
 			in.pulls.lose()
 		case now := <-tick.C:
 			if in.pulls.lost(now) {
-				in.pulls.open = false
+				in.pulls.open, silent = false, true
 			}
 			for i := range queue {
 				if now.Sub(queue[i].since) > in.b.options.InputAckWait/3 {
@@ -175,15 +184,26 @@ func (in *inbox) run(ctx context.Context) {
 				return
 			}
 			ensured, ensureAt = nil, time.Now().Add(inboxEnsure)
+		case <-lookAt:
+			lookAt = nil
+		case found := <-looking:
+			looking, lookAt = nil, time.After(detourEvery)
+			for _, d := range in.detour.take(found) {
+				queue = append(queue, held{delivery: d, since: time.Now()})
+			}
 		case m := <-in.pulls.in:
-			switch in.pulls.read(m) {
+			said := in.pulls.read(m)
+			silent = said == nobody || said == noise && silent
+			switch said {
 			case delivered:
 				d, err := in.b.newDelivery(m)
 				if err != nil {
 					in.fail(ctx, err)
 					return
 				}
-				queue = append(queue, held{delivery: d, since: time.Now()})
+				if !in.detour.met(d) {
+					queue = append(queue, held{delivery: d, since: time.Now()})
+				}
 			case nobody, gone:
 				pause = time.After(apiPause)
 				if ensured == nil && !time.Now().Before(ensureAt) {
@@ -191,7 +211,7 @@ func (in *inbox) run(ctx context.Context) {
 					ensured = made
 					in.b.wg.Go(func() { made <- in.ensure(making) })
 				}
-			case noise, ended, drained:
+			case alive, drained, ended, noise:
 			}
 		}
 	}

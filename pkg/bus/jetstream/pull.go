@@ -86,6 +86,7 @@ type outcome int
 const (
 	delivered outcome = iota // a message
 	noise                    // nothing to act on
+	alive                    // a heartbeat: nothing is there to be delivered yet
 	ended                    // the latest request is over; nothing is wrong
 	drained                  // the same, because nothing was left to deliver
 	nobody                   // nobody takes requests for this consumer at present; it may be gone
@@ -110,7 +111,7 @@ func (p *pulls) read(m *nats.Msg) outcome {
 	}
 	p.heard = time.Now()
 	if status == "100" {
-		return noise // heartbeat
+		return alive
 	}
 	description := m.Header.Get("Description")
 	if owed := p.owed(m, description); owed > 0 {

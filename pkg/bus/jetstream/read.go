@@ -147,7 +147,7 @@ func (r *reader) next(ctx context.Context, end bool) (message, error) {
 				r.drop()
 			case gone:
 				r.consumer = ""
-			case ended, noise:
+			case alive, ended, noise:
 			}
 		}
 		silence.Stop()

@@ -196,7 +196,7 @@ func (p *puller) Fetch(ctx context.Context, most, mostBytes int, wait time.Durat
 				}
 				p.look()
 				paused = true
-			case noise:
+			case alive, noise:
 			}
 		}
 		timer.Stop()

@@ -44,7 +44,7 @@ func (s *said) all() []string {
 func shell(t *testing.T, script string, change ...func(*Options)) (*Program, *said) {
 	t.Helper()
 	s := &said{}
-	o := Options{Command: []string{"sh", "-c", script}, Dir: t.TempDir(), CallTimeout: 20 * time.Second, Grace: 200 * time.Millisecond, Stderr: s.line}
+	o := Options{Command: []string{"sh", "-c", script}, Dir: t.TempDir(), CallTimeout: 2 * time.Minute, Grace: 200 * time.Millisecond, Stderr: s.line}
 	for _, f := range change {
 		f(&o)
 	}
@@ -152,8 +152,8 @@ func TestExceptions(t *testing.T) {
 		"no such program":      {"", "no-such-program cannot be run", []func(*Options){func(o *Options) { o.Command = []string{"no-such-program"} }}},
 		"limit":                {"sleep 600", "longer than its limit of 300ms", []func(*Options){limit(300 * time.Millisecond)}},
 		"limit without stdout": {"exec >&-; sleep 600", "longer than its limit of 300ms", []func(*Options){limit(300 * time.Millisecond)}},
-		"limit of one that stays": {"trap '' TERM; echo on >&2; while :; do sleep 0.05; done", "longer than its limit of 300ms, and its process group was ended: on",
-			[]func(*Options){limit(300 * time.Millisecond)}},
+		"limit of one that stays": {"trap '' TERM; echo on >&2; while :; do sleep 0.05; done", "longer than its limit of 3s, and its process group was ended: on",
+			[]func(*Options){limit(3 * time.Second)}}, // time enough to start a shell on a busy machine
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -191,7 +191,7 @@ func TestTheWholeGroupEnds(t *testing.T) {
 			}, 30*time.Second, 5*time.Millisecond)
 		}
 	}
-	p, _ := shell(t, tree, limit(time.Second))
+	p, _ := shell(t, tree, limit(3*time.Second)) // time enough for the whole tree to start
 	require.ErrorContains(t, p.OnStateTransition(t.Context(), event("a")), "longer than its limit")
 	gone(p.o.Dir)
 
