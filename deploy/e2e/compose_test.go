@@ -79,7 +79,7 @@ func newCompose(ctx context.Context, t *testing.T, tag string, more ...func(*com
 			p.tell()
 		}
 		p.ctx = context.Background() // it may be the context's end that brought us here
-		p.compose("down", "--volumes", "--remove-orphans", "--timeout", "1")
+		p.down()
 		p.docker("rmi", "--force", p.runner)
 	})
 	p.buildRunner(tag)
@@ -157,6 +157,21 @@ func (p *compose) compose(args ...string) string {
 	out, _, err := p.run(p.command[0], append(slices.Clone(p.command[1:]), args...)...)
 	require.NoError(p.t, err)
 	return out
+}
+
+// down removes all of it. Docker (28.2.2) at times goes on counting a container that is gone among those of a network, and then
+// keeps that network until it is restarted itself: that is told, and is no failure of what was tested.
+func (p *compose) down() {
+	p.t.Helper()
+	_, _, err := p.run(p.command[0], append(slices.Clone(p.command[1:]), "down", "--volumes", "--remove-orphans", "--timeout", "1")...)
+	if err == nil {
+		return
+	}
+	require.ErrorContains(p.t, err, "has active endpoints")
+	require.Empty(p.t, p.containers(""))
+	p.t.Logf("a network stays: %v", err)
+	volumes := strings.Fields(p.docker("volume", "ls", "--quiet", "--filter", "label=com.docker.compose.project="+p.project)) // which come after networks
+	p.docker(append([]string{"volume", "rm"}, volumes...)...)
 }
 
 // containers are the ids of a service's, of all services where none is named.

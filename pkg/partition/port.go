@@ -27,7 +27,8 @@ const (
 	batchTimeout  = 10 * time.Second // the server gives a batch up after that
 
 	pollAgain     = 200 * time.Millisecond // before a poll is sent again that could not be stored; then twice as long, and so on
-	pollAgainMost = 3200 * time.Millisecond
+	pollAgainMost = 1600 * time.Millisecond
+	pollFor       = 30 * time.Second // for as long: less than drive.Limits.PollLease, more than servers take to elect a leader, twice
 )
 
 // outcome is an append on its way: its answer is taken in the order of the sends.
@@ -343,10 +344,11 @@ func (p *port) Poll(s *resource.State, f resource.Fence, key string) {
 			defer cancel()
 			return p.c.Bus.PublishPoll(ctx, phase, key, body)
 		}
+		end := p.c.Now().Add(pollFor)
 		err := publish()
-		for wait := pollAgain; err != nil && wait <= pollAgainMost && p.ctx.Err() == nil; wait *= 2 {
-			p.c.Shell.Sleep(wait)
-			err = publish() // under the same key it is stored once
+		for wait := pollAgain; err != nil && p.c.Now().Before(end) && p.ctx.Err() == nil; wait = min(2*wait, pollAgainMost) {
+			p.c.Shell.Sleep(wait) // a stream without a leader refuses at once
+			err = publish()       // under the same key it is stored once
 		}
 		if err != nil && p.ctx.Err() == nil {
 			p.c.Log.Warn("a poll was not sent; it is repeated when its lease ends", host.Phase(f.Phase), zap.Error(err))

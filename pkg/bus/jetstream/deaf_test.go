@@ -19,6 +19,12 @@ import (
 // without a leader does; what is listened to and not answered is what a group without a leader drops.
 func deaf(t *testing.T, with ...func(*server.Options)) (*nats.Conn, *Bus) {
 	t.Helper()
+	return deafTo(t, func() string { return `{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}` }, with...)
+}
+
+// deafTo is deaf, with what is answered to who asks after EVENTS.
+func deafTo(t *testing.T, events func() string, with ...func(*server.Options)) (*nats.Conn, *Bus) {
+	t.Helper()
 	o := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true}
 	for _, f := range with {
 		f(o)
@@ -34,9 +40,7 @@ func deaf(t *testing.T, with ...func(*server.Options)) (*nats.Conn, *Bus) {
 	nc, err := nats.Connect(s.ClientURL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	answers(t, nc, "STREAM.INFO.EVENTS", func() string {
-		return `{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`
-	})
+	answers(t, nc, "STREAM.INFO.EVENTS", events)
 	b, err := Connect(t.Context(), Options{URL: s.ClientURL(), Partitions: 1})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() })
@@ -245,5 +249,41 @@ func TestAWorkerIsToldThatItsPhaseIsGone(t *testing.T) {
 	for _, wait := range []time.Duration{deafPatience, 0} {
 		_, err = puller.Fetch(t.Context(), 1, 0, wait)
 		require.ErrorIs(t, err, bus.ErrNotFound)
+	}
+}
+
+// TestWhoAskedTheLogInVainIsKnown when the log has a leader again: it was looked at before.
+func TestWhoAskedTheLogInVainIsKnown(t *testing.T) {
+	t.Parallel()
+	var leader atomic.Value
+	leader.Store("")
+	info := func(name, leader, sources string) string {
+		return fmt.Sprintf(`{"config": {"name": %q, "num_replicas": 3, "metadata": {"drover.partitions": "1"}}, "cluster": {"leader": %q}%s}`, name, leader, sources)
+	}
+	nc, b := deafTo(t, func() string { return info(streamEvents, leader.Load().(string), "") })
+	var streams []string
+	stepped := map[string]*atomic.Int32{}
+	for _, c := range b.layout().streams(1, "") {
+		if len(c.Sources) == 0 {
+			continue
+		}
+		streams = append(streams, c.Name)
+		answers(t, nc, "STREAM.INFO."+c.Name, func() string { return info(c.Name, "a", `, "sources": [{"name": "EVENTS", "active": -1}]`) })
+		stepped[c.Name] = answers(t, nc, "STREAM.LEADER.STEPDOWN."+c.Name, func() string { return `{"success": true}` })
+	}
+	require.Contains(t, streams, streamWork)
+	began := time.Now()
+	for time.Since(began) < sourceUnsaid+rederiveTry {
+		moved, err := b.Rederive(t.Context())
+		require.ErrorIs(t, err, errNoLeader)
+		require.Empty(t, moved)
+		time.Sleep(20 * time.Millisecond) // as often as lifecycle looks, or oftener
+	}
+	leader.Store("b")
+	moved, err := b.Rederive(t.Context())
+	require.NoError(t, err)
+	require.ElementsMatch(t, streams, moved, "at once")
+	for name, times := range stepped {
+		require.EqualValues(t, 1, times.Load(), name)
 	}
 }

@@ -1,7 +1,6 @@
 package jetstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,56 +40,63 @@ type deriving struct {
 // Rederive implements bus.Bus. A leader of a derived stream that loses the leader of EVENTS notices after 10 to 20 seconds, and one
 // that begins while EVENTS has none waits for its answer for 30 (nats-server 2.15.2, sourceHealthCheckInterval and
 // srcConsumerWaitTime); a new one asks at once. So where EVENTS has a leader and a derived stream does not hear of it, that one's
-// leader steps down.
+// leader steps down. They are looked at before EVENTS has one, too: who leads since then has asked in vain, and is known by it.
 func (b *Bus) Rederive(ctx context.Context) ([]string, error) {
 	layout := b.layout()
 	if layout.Replicas == 1 {
 		return nil, nil
 	}
-	if _, led, err := b.led(ctx, streamEvents); err != nil || !led {
-		return nil, fmt.Errorf("rederive: %w", cmp.Or(err, errNoLeader))
-	}
 	b.rederive.mu.Lock()
 	defer b.rederive.mu.Unlock()
-	var streams []string
+	streams := []string{streamEvents}
 	for _, c := range layout.streams(b.Partitions(), b.noted()) {
 		if len(c.Sources) > 0 {
 			streams = append(streams, c.Name)
 		}
 	}
-	moved, errs := make([]string, len(streams)), make([]error, len(streams))
-	var all sync.WaitGroup
-	for i, name := range streams {
-		known := b.rederive.streams[name]
-		if known == nil {
-			known = &deriving{}
-			b.rederive.streams[name] = known
+	for _, name := range streams {
+		if b.rederive.streams[name] == nil {
+			b.rederive.streams[name] = &deriving{}
 		}
-		all.Go(func() {
-			if stepped, err := b.rederiveOne(ctx, name, known); err != nil {
-				errs[i] = fmt.Errorf("rederive %s: %w", name, err)
-			} else if stepped {
-				moved[i] = name
-			}
-		})
 	}
-	all.Wait()
+	errs, silent := make([]error, len(streams)), make([]bool, len(streams))
+	each(streams, func(i int, name string) {
+		info, led, err := b.led(ctx, name)
+		switch {
+		case err != nil:
+			errs[i] = fmt.Errorf("rederive %s: %w", name, err)
+		case name == streamEvents && !led:
+			errs[i] = fmt.Errorf("rederive: %w", errNoLeader)
+		case name != streamEvents && led: // else whoever leads it next begins anew
+			silent[i] = b.rederive.streams[name].silent(info.Cluster.Leader, info.Sources, time.Now())
+		}
+	})
+	if errs[0] != nil {
+		return nil, errs[0]
+	}
+	moved := make([]string, len(streams))
+	each(streams, func(i int, name string) {
+		if !silent[i] || !b.rederive.streams[name].move(time.Now()) {
+			return
+		}
+		moved[i] = name
+		ctx, cancel := context.WithTimeout(ctx, rederiveTry)
+		defer cancel()
+		// Asked once: a second one would be for who leads it then.
+		if err := b.apiBy(ctx, b.calls.request, "STREAM.LEADER.STEPDOWN."+name, nil, nil); err != nil {
+			moved[i], errs[i] = "", fmt.Errorf("rederive %s: %w", name, err)
+		}
+	})
 	return slices.DeleteFunc(moved, func(name string) bool { return name == "" }), errors.Join(errs...)
 }
 
-// rederiveOne hands one stream over, where its leader hears nothing of the log.
-func (b *Bus) rederiveOne(ctx context.Context, name string, known *deriving) (moved bool, err error) {
-	info, led, err := b.led(ctx, name)
-	if err != nil || !led {
-		return false, err // whoever leads it next begins anew
+// each does something with all streams at the same time.
+func each(streams []string, do func(i int, name string)) {
+	var all sync.WaitGroup
+	for i, name := range streams {
+		all.Go(func() { do(i, name) })
 	}
-	if !known.due(info.Cluster.Leader, info.Sources, time.Now()) {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, rederiveTry)
-	defer cancel()
-	// Asked once: a second one would be for who leads it then.
-	return true, b.apiBy(ctx, b.calls.request, "STREAM.LEADER.STEPDOWN."+name, nil, nil)
+	all.Wait()
 }
 
 // led asks after a stream, and reports whether it has a leader; who is asked between two leaders does not answer.
@@ -104,33 +110,30 @@ func (b *Bus) led(ctx context.Context, name string) (*natsjs.StreamInfo, bool, e
 	return info, err == nil && info.Cluster != nil && info.Cluster.Leader != "", err
 }
 
-// due reports whether a stream is to be handed over now.
-func (d *deriving) due(leader string, sources []*natsjs.StreamSourceInfo, now time.Time) bool {
-	silent, said := d.silent(leader, sources, now)
-	if said && !silent {
-		d.again = 0
-	}
-	if !silent || now.Sub(d.moved) < d.again {
-		return false
-	}
-	d.moved, d.again = now, min(max(2*d.again, rederiveAgain), rederiveSeldom)
-	return true
-}
-
-// silent reports whether a stream's leader hears nothing of the log, and whether it has said when it heard of it last.
-func (d *deriving) silent(leader string, sources []*natsjs.StreamSourceInfo, now time.Time) (silent, said bool) {
+// silent reports whether a stream's leader hears nothing of the log, as far as that can be known by now.
+func (d *deriving) silent(leader string, sources []*natsjs.StreamSourceInfo, now time.Time) bool {
+	said := false
 	for _, s := range sources {
 		if s.Active > sourceSilence {
-			return true, true
+			return true
 		}
 		said = said || s.Active >= 0
 	}
 	switch {
 	case said:
-		d.unsaid = time.Time{}
+		d.unsaid, d.again = time.Time{}, 0
 	case d.unsaid.IsZero() || d.leader != leader:
 		d.unsaid = now
 	}
 	d.leader = leader
-	return !said && now.Sub(d.unsaid) > sourceUnsaid, said
+	return !said && now.Sub(d.unsaid) > sourceUnsaid
+}
+
+// move reports whether a stream whose leader is silent is to be handed over now.
+func (d *deriving) move(now time.Time) bool {
+	if now.Sub(d.moved) < d.again {
+		return false
+	}
+	d.moved, d.again = now, min(max(2*d.again, rederiveAgain), rederiveSeldom)
+	return true
 }

@@ -37,6 +37,7 @@ type detour struct {
 
 // pass is a message that came past the consumer, and that the consumer has not settled.
 type pass struct {
+	at     time.Time // of the message: a server that was killed may forget one, and give its sequence to another
 	word   string    // what was said of it; empty: it is in hand
 	twin   *delivery // the consumer's own, of a message in hand
 	passed bool      // the consumer has delivered a later one: it is not known to come
@@ -90,7 +91,7 @@ func (t *detour) take(found brought) (all []*delivery) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	hand := func(m message, times uint64) {
-		t.passes[m.Seq] = &pass{}
+		t.passes[m.Seq] = &pass{at: m.Time}
 		all = append(all, &delivery{
 			b: t.b, m: &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, subject: published(m.Subject), detour: t,
 			meta: &nats.MsgMetadata{Stream: t.stream, Sequence: nats.SequencePair{Stream: m.Seq}, Timestamp: m.Time, NumDelivered: times},
@@ -131,6 +132,9 @@ func (t *detour) met(d *delivery) bool {
 	p := t.passes[seq]
 	switch {
 	case p == nil:
+		return false
+	case !p.at.Equal(d.Time()):
+		delete(t.passes, seq)
 		return false
 	case p.word == "":
 		p.twin = d

@@ -29,6 +29,8 @@ type partitionOfResults struct {
 
 const detourSubject = "drover.result.0.default.node.a"
 
+var detourStored = time.Date(2026, 11, 20, 9, 0, 0, 1_234_567, time.UTC) // when every message was
+
 // newPartitionOfResults has an inbox on a partition whose consumer has lost its leader.
 func newPartitionOfResults(t *testing.T) (*partitionOfResults, bus.Inbox) {
 	t.Helper()
@@ -72,8 +74,8 @@ func (p *partitionOfResults) get(m *nats.Msg) {
 	p.check(json.Unmarshal(m.Data, &r))
 	for seq := r.Seq; seq < r.Seq+100; seq++ {
 		if body, ok := p.stored[seq]; ok {
-			p.check(m.Respond(fmt.Appendf(nil, `{"message": {"subject": %q, "seq": %d, "data": %q, "time": "2026-11-20T09:00:00Z"}}`,
-				detourSubject, seq, base64.StdEncoding.EncodeToString([]byte(body)))))
+			p.check(m.Respond(fmt.Appendf(nil, `{"message": {"subject": %q, "seq": %d, "data": %q, "time": %q}}`,
+				detourSubject, seq, base64.StdEncoding.EncodeToString([]byte(body)), detourStored.Format(time.RFC3339Nano))))
 			return
 		}
 		if r.NextFor == "" {
@@ -100,7 +102,7 @@ func (p *partitionOfResults) deliver(in *inbox, seq uint64) {
 	p.delivered[seq]++
 	in.pulls.in <- &nats.Msg{
 		Subject: detourSubject, Data: []byte(p.stored[seq]), Sub: in.pulls.sub,
-		Reply: fmt.Sprintf("$JS.ACK.RESULTS.p0.%d.%d.%d.1700000000000000000.0", p.delivered[seq], seq, seq),
+		Reply: fmt.Sprintf("$JS.ACK.RESULTS.p0.%d.%d.%d.%d.0", p.delivered[seq], seq, seq, detourStored.UnixNano()),
 	}
 }
 
@@ -142,7 +144,7 @@ func TestInputsComePastAConsumerWithoutALeader(t *testing.T) {
 	three := p.next(in, 3, "three", 1)
 	five := p.next(in, 5, "five", 1)
 	eight := p.next(in, 8, "eight", 1)
-	require.Equal(t, time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC), three.Time().UTC())
+	require.Equal(t, detourStored, three.Time().UTC())
 	require.NoError(t, three.Ack())
 	require.ErrorIs(t, three.Ack(), errSettled)
 	require.NoError(t, five.Progress(), "nobody is there to be told")
@@ -194,6 +196,20 @@ func TestAConsumerThatAnswersIsNotPassed(t *testing.T) {
 	defer in.Close()
 	require.Eventually(t, func() bool { return pulled.Load() > 20 }, deafPatience, time.Millisecond)
 	require.Zero(t, passed.Load())
+}
+
+// TestAForgottenMessageIsNoOther: a server that was killed and has forgotten a message gives its sequence to the next one.
+func TestAForgottenMessageIsNoOther(t *testing.T) {
+	t.Parallel()
+	_, b := deaf(t)
+	d := b.newDetour(streamResults, "drover.result.0.>")
+	all := d.take(brought{new: []message{{Subject: detourSubject, Seq: 7, Time: detourStored}}})
+	require.Len(t, all, 1)
+	require.NoError(t, all[0].Ack())
+	require.False(t, d.met(&delivery{b: b, m: &nats.Msg{}, meta: &nats.MsgMetadata{
+		Sequence: nats.SequencePair{Stream: 7}, NumDelivered: 1, Timestamp: detourStored.Add(time.Second),
+	}}), "it is handed out")
+	require.Empty(t, d.passes)
 }
 
 // TestPassesEnd: what the consumer never delivers, because it has delivered what comes later, is not kept.

@@ -200,7 +200,7 @@ func TestWhenAStreamIsHandedOver(t *testing.T) {
 	d := &deriving{}
 	look := func(after time.Duration, leader string, active time.Duration) bool {
 		at = at.Add(after)
-		return d.due(leader, []*natsjs.StreamSourceInfo{{Active: active}}, at)
+		return d.silent(leader, []*natsjs.StreamSourceInfo{{Active: active}}, at) && d.move(at)
 	}
 	require.False(t, look(0, "a", 0))
 	require.False(t, look(time.Second, "a", sourceSilence), "the log's server says every second that it is there")
@@ -219,4 +219,11 @@ func TestWhenAStreamIsHandedOver(t *testing.T) {
 	require.False(t, look(rederiveAgain, "c", -1))
 	require.False(t, look(sourceUnsaid, "d", -1), "each leader has its time")
 	require.True(t, look(sourceUnsaid+1, "d", -1))
+
+	// What is seen while the log has no leader counts: who has asked in vain is handed over as soon as it has one.
+	d = &deriving{}
+	asked := []*natsjs.StreamSourceInfo{{Active: -1}}
+	require.False(t, d.silent("a", asked, at))
+	require.True(t, d.silent("a", asked, at.Add(sourceUnsaid+1)))
+	require.True(t, d.move(at.Add(sourceUnsaid+2)))
 }

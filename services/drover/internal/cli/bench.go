@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,16 +48,9 @@ same size to the same server in the same run. Set ` + bench.EnvProfile + ` to a 
 	return c
 }
 
-// printReport prints what was measured: as JSON where that was asked for, and else as text.
+// printReport prints what was measured, in the form that was asked for.
 func (a *App) printReport(report any, text func() string) error {
-	if a.output == "json" {
-		body, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		return a.printf("%s\n", body)
-	}
-	return a.printf("%s", text())
+	return a.printItems([]item{{name: "bench", json: jsonOf(report)}}, true, func() error { return a.printf("%s", text()) })
 }
 
 // benchText is the report as a table, one column a combination.

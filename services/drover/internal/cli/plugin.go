@@ -84,6 +84,9 @@ this process connects as needs the rights of DROVER_PLUGIN.`,
   drover plugin exec --phase Cloud.Node/Acme.CreateInstance --python create_instance.py`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.endless(cmd.Flags(), "--timeout is not for `plugin exec`, which runs until it is stopped; --call-timeout limits a call"); err != nil {
+				return err
+			}
 			a.Err = &together{w: a.Err} // the program, the log and the announcement speak at once
 			log, err := host.NewLogger(a.Err, logLevel, logFormat)
 			if err != nil {
@@ -171,9 +174,6 @@ func (a *App) parsePhase(text string) (bus.Phase, error) {
 
 func (p *pluginExec) run(ctx context.Context, command []string) error {
 	a := p.app
-	if a.timeout > 0 {
-		return usage("--timeout is not for `plugin exec`, which runs until it is stopped; --call-timeout limits a call")
-	}
 	duties, err := a.duties(p.phases, p.files)
 	if err != nil {
 		return err

@@ -275,3 +275,13 @@ func readBounded(path string, most int64) ([]byte, error) {
 	}
 	return readAllBounded(f, path, most)
 }
+
+// endless is for a command that runs until it is stopped: it may not be given a limit, and one of the environment or the file is
+// meant for the others.
+func (s *settings) endless(flags *pflag.FlagSet, refusal string) error {
+	if s.timeout > 0 && flagValue(flags, "timeout") != "" {
+		return usage("%s", refusal)
+	}
+	s.timeout = 0
+	return nil
+}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/bus"
+	"github.com/droverproject/drover/services/drover/internal/bench"
 )
 
 func read(t *testing.T, env map[string]string, args ...string) (settings, error) {
@@ -183,4 +186,40 @@ func TestRepliesComeToTheRolesInbox(t *testing.T) {
 		require.Equal(t, want, c.Inbox())
 	}
 	require.Empty(t, Connection{Context: "prod", NKey: "/k", Role: bus.Plugin}.Inbox(), "the context says it")
+}
+
+// TestALimitForOthers: what runs until it is stopped refuses a limit of its own, and does without the one that is for all commands.
+func TestALimitForOthers(t *testing.T) {
+	t.Parallel()
+	a := app(nil)
+	var began atomic.Int32
+	a.Up = func(ctx context.Context, _ UpOptions) error {
+		_, limited := ctx.Deadline()
+		require.False(t, limited)
+		began.Add(1)
+		return nil
+	}
+	require.Equal(t, ExitUsage, drover(t, a, "up", "--timeout", "1h").code)
+	require.Zero(t, began.Load())
+	a.Getenv = func(name string) string { return map[string]string{"DROVER_TIMEOUT": "1ms"}[name] }
+	require.Equal(t, ExitOK, drover(t, a, "up").code)
+	require.EqualValues(t, 1, began.Load())
+	r := drover(t, a, "plugin", "exec", "--phase", "node/p", "--", "true")
+	require.Equal(t, ExitUnreachable, r.code, "it has got as far as the server: %s", r.err)
+}
+
+// TestReports: what is measured is told in every form.
+func TestReports(t *testing.T) {
+	t.Parallel()
+	a := app(nil)
+	a.BenchSystem = func(context.Context, Connection, Connection, bench.SystemOptions) (bench.SystemReport, error) {
+		return bench.SystemReport{Server: "2.15.2", Partitions: 16}, nil
+	}
+	for form, want := range map[string]string{
+		"json": "\n  \"partitions\": 16,\n", "jsonl": `"partitions":16,`, "yaml": "\npartitions: 16\n", "table": "nats-server 2.15.2,", "name": "bench\n",
+	} {
+		r := drover(t, a, "bench", "system", "-o", form)
+		require.Equal(t, ExitOK, r.code, r.err)
+		require.Contains(t, r.out, want, form)
+	}
 }

@@ -33,6 +33,9 @@ One process runs on a data folder at a time. Ctrl-C stops gracefully; whatever w
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.endless(cmd.Flags(), "--timeout is not for `up`, which runs until it is stopped"); err != nil {
+				return err
+			}
 			log, err := host.NewLogger(a.Err, logLevel, logFormat)
 			if err != nil {
 				return usage("%w", err)
@@ -66,9 +69,6 @@ One process runs on a data folder at a time. Ctrl-C stops gracefully; whatever w
 func (a *App) up(ctx context.Context, o up.Options, log *zap.Logger) error {
 	o.Log = log
 	o.Ready = a.printReady
-	if a.timeout > 0 {
-		return usage("--timeout is not for `up`, which runs until it is stopped")
-	}
 	err := a.Up(ctx, o)
 	switch {
 	case errors.Is(err, up.ErrOptions):

@@ -69,8 +69,8 @@ type Options struct {
 	Secrets string
 	// Partitions of a system that is made; 0: the default. An existing one keeps its number.
 	Partitions int
-	// Restore is the folder of a backup that the system is made of, before any service starts; there must be none yet. Empty:
-	// none.
+	// Restore is the folder of a backup that the system is made of, before any service starts; there must be none yet, but for
+	// one whose restore was cut short, which is made anew. Empty: none.
 	Restore string
 
 	Log *zap.Logger // nil: none
@@ -119,6 +119,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if held != nil {
 		defer func() { err = errors.Join(err, held.release()) }()
 	}
+	restored := func() error { return nil }
+	if held != nil {
+		if restored, err = beginRestore(data, o.Restore); err != nil {
+			return err
+		}
+	}
 	server, err := startServer(ctx, o, data)
 	if err != nil {
 		return unlessAsked(ctx, err)
@@ -133,7 +139,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		NATS: server.ClientURL(), HTTP: "http://" + listener.Addr().String(), Data: data, Sync: o.Sync, PID: os.Getpid(),
 		Version: host.Version(),
 	}
-	return serve(ctx, o, server, addresses, services(o, listener), func(a Addresses) error {
+	return serve(ctx, o, server, addresses, services(o, listener), restored, func(a Addresses) error {
 		if held == nil {
 			return nil
 		}
@@ -189,7 +195,7 @@ func startServer(ctx context.Context, o Options, data string) (*natsd.Server, er
 		Log: serverLog(o.Log.With(zap.String(host.KeyService, "nats"))),
 	}
 	if !o.Ephemeral {
-		options.StoreDir = filepath.Join(data, "nats")
+		options.StoreDir = storeDir(data)
 	}
 	server, err := natsd.Start(options)
 	if err != nil {
@@ -238,8 +244,9 @@ func listen(ctx context.Context, address, what string) (net.Listener, error) {
 	return l, nil
 }
 
-// serve runs the services under one host, which starts and stops them in order and serves the metrics of all.
-func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addresses, all []service, ready func(Addresses) error) error {
+// serve runs the services under one host, which starts and stops them in order and serves the metrics of all. restored is called
+// when the backup is a system again, if there is one.
+func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addresses, all []service, restored func() error, ready func(Addresses) error) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -263,6 +270,9 @@ func serve(ctx context.Context, o Options, server *natsd.Server, addresses Addre
 			if i == 0 { // the first one makes what all of them stand on
 				if o.Restore != "" {
 					if _, err := b.Restore(ctx, o.Restore, wire.HandedOut, nil); err != nil {
+						return err
+					}
+					if err := restored(); err != nil {
 						return err
 					}
 				}

@@ -51,13 +51,13 @@ func start(t *testing.T, o up.Options) started {
 	case err := <-done:
 		require.NoError(t, err)
 		t.Fatal("it ended before it was ready")
-	case <-time.After(30 * time.Second):
+	case <-time.After(90 * time.Second):
 		t.Fatal("not ready in time")
 	}
 	return started{}
 }
 
-func connect(t *testing.T, url string) bus.Bus {
+func connect(t *testing.T, url string) *jetstream.Bus {
 	t.Helper()
 	b, err := jetstream.Connect(t.Context(), jetstream.Options{URL: url})
 	require.NoError(t, err)
@@ -172,4 +172,35 @@ func TestStoppedWhileItStarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, up.Run(ctx, up.Options{Ephemeral: true, NATS: "127.0.0.1:0", HTTP: "127.0.0.1:0", Sync: up.SyncDefault}))
+}
+
+// TestRestore: a data folder is made of a backup, and one whose restore was cut short is nothing else than that.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	data, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
+	first := start(t, up.Options{Data: data})
+	b := connect(t, first.NATS)
+	_, err := b.Backup(t.Context(), backup, nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	require.NoError(t, first.stop())
+	run := func(data, backup string) error {
+		return up.Run(t.Context(), up.Options{Data: data, Restore: backup, NATS: "127.0.0.1:0", HTTP: "127.0.0.1:0", Sync: up.SyncDefault})
+	}
+	require.ErrorContains(t, run(data, backup), "restore", "a system is there")
+	require.NoFileExists(t, filepath.Join(data, up.RestoringFile))
+	require.NoError(t, start(t, up.Options{Data: data}).stop(), "which is as it was")
+
+	torn := filepath.Join(t.TempDir(), "torn")
+	require.NoError(t, os.CopyFS(torn, os.DirFS(backup)))
+	require.DirExists(t, filepath.Join(torn, "COMMANDS"))
+	require.NoError(t, os.RemoveAll(filepath.Join(torn, "COMMANDS"))) // which comes after EVENTS
+	other := filepath.Join(t.TempDir(), "other")
+	require.Error(t, run(other, torn))
+	require.ErrorIs(t, run(other, ""), up.ErrOptions)
+	require.FileExists(t, filepath.Join(other, up.RestoringFile))
+	restored := start(t, up.Options{Data: other, Restore: backup})
+	require.NoFileExists(t, filepath.Join(other, up.RestoringFile))
+	require.NoError(t, restored.stop())
+	require.NoError(t, start(t, up.Options{Data: other}).stop())
 }

@@ -15,7 +15,7 @@ const (
 	// Every is how often it is looked.
 	Every = 500 * time.Millisecond
 	// again is how soon after a look that could not be made: the log has no leader, most often.
-	again = 250 * time.Millisecond
+	again = 100 * time.Millisecond
 )
 
 // Deriver is the part of the bus that is needed.

@@ -69,7 +69,7 @@ func TestOneLooksWhetherTheStreamsFollowTheLog(t *testing.T) {
 
 		l.set(errors.New("no leader"))
 		during(derive.Every)
-		require.Equal(t, 40, during(10*time.Second))
+		require.Equal(t, 100, during(10*time.Second))
 		require.Equal(t, 1, logs.FilterMessage("it cannot be seen whether the streams follow the log").Len(), "told once")
 
 		l.set(nil, "WORK", "KV_drover_jobs")
