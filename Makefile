@@ -94,7 +94,7 @@ threads: ## Run the thread through every front door on one server and on three, 
 
 .PHONY: e2e
 e2e: images ## Break the cluster of containers in every way, and hold it to its promises (needs Docker; 15 minutes)
-	DROVER_CONTAINERS="$(TAG)" DROVER_COMPOSE="$(COMPOSE)" $(GO) test -count=1 -timeout=40m -v -run '^(TestContainers|TestThreadsInContainers)$$' ./deploy/e2e
+	DROVER_CONTAINERS="$(TAG)" DROVER_COMPOSE="$(COMPOSE)" $(GO) test -count=1 -timeout=45m -v -run '^(TestContainers|TestThreadsInContainers)$$' ./deploy/e2e
 
 .PHONY: test-modules-alone
 test-modules-alone: ## Build and vet each module as if go.work did not exist

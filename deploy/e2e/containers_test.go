@@ -30,7 +30,7 @@ import (
 var fleetServices = []string{"intake", "orchestrator", "lifecycle", "notifier", "gateway", "runner"}
 
 const (
-	containersTime  = 18 * time.Minute       // of all of it, on the slowest machine
+	containersTime  = 25 * time.Minute       // of all of it, on the slowest machine; a quiet one needs 10
 	fleetClients    = 6                      // that drive resources at the same time
 	fleetPause      = 150 * time.Millisecond // between two resources of one client
 	fleetReplicas   = 3                      // of each service
