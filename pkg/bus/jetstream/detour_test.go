@@ -88,7 +88,7 @@ func (p *partitionOfResults) get(m *nats.Msg) {
 // lead gives the consumer a leader, which delivers what is stored and was not settled, in order, to the first that asks.
 func (p *partitionOfResults) lead(in *inbox) {
 	p.t.Helper()
-	p.hear("$JS.API.CONSUMER.MSG.NEXT.RESULTS.p0", func(m *nats.Msg) {
+	p.hear("$JS.API.CONSUMER.MSG.NEXT.RESULTS.p0", func(*nats.Msg) {
 		for seq := range uint64(100) {
 			if _, ok := p.stored[seq]; ok && p.delivered[seq] == 0 {
 				p.deliver(in, seq)
