@@ -114,12 +114,28 @@ func (c *checks) judge(e *estate, d doorCommand, cmd *check.Command, known drive
 	}
 	return drive.AggregateInput[check.Input, check.Effects]{
 		Key: drive.AggregateKey{Project: d.Project, ID: check.ID(d.Kind, d.Name)}, Input: check.Input{At: c.o.c.Now(), Command: cmd},
-		Reply: func(fx check.Effects) { reply(*fx.Reply) },
+		Reply: func(fx check.Effects) { reply(c.own(cmd, d, *fx.Reply)) },
 		Back: func(err error) {
-			reply(refused(resource.Overloaded, "the command could not be decided now; try again: "+err.Error()))
+			reply(c.own(cmd, d, refused(resource.Overloaded, "the command could not be decided now; try again: "+err.Error())))
 		},
 		Aside: func(reason string) { reply(refused(resource.TooLarge, reason)) },
 	}, true
+}
+
+// own answers a command that is in its own way: it was stored, its answer was lost, and it was decided again on what it had
+// changed. Its job, if that has ended, only the log knows of.
+func (c *checks) own(cmd *check.Command, d doorCommand, r resource.Reply) resource.Reply {
+	if r.Refused == nil || r.Refused.Code == resource.Invalid {
+		return r
+	}
+	_, jobs, err := c.o.port.Load(nil, []drive.JobKey{{Project: d.Project, ID: cmd.JobID}}, true)
+	if err != nil {
+		return refused(resource.Overloaded, "the log could not be read; send the command again: "+err.Error())
+	}
+	if record := present(jobs[0]); record.State != job.None && record.Digest == cmd.Digest {
+		return resource.Reply{JobID: cmd.JobID}
+	}
+	return r
 }
 
 // below is something that stands on an object; empty: nothing does.

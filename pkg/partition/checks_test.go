@@ -310,6 +310,41 @@ type died struct{}
 
 // TestOwnersOfChecksDie: whatever owner dies between whichever two of its writes, the next one brings every instance where it
 // belongs, with the versions that were ordered, each once.
+// TestACommandWhoseAnswerIsLost is decided again on what it has changed: it has one job, and is not in its own way.
+func TestACommandWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	g := plant(t)
+	lost := 0
+	unheard := func() bool { // every second one
+		lost++
+		return lost%2 == 1
+	}
+	rest := func() { // a monitoring system is told that it has said so already
+		g.link.unheard = nil
+		for range 3 {
+			g.sweep()
+			g.serveAll()
+		}
+		g.link.unheard = unheard
+	}
+	g.link.unheard = unheard
+	g.stand(2)
+	for _, seconds := range []int{60, 30} {
+		g.apply("CheckConfiguration", "prod/cpu", interval(seconds))
+		rest()
+	}
+	for _, of := range [][2]string{{"CheckConfiguration", "prod/cpu"}, {"Node", "prod/live/n0"}, {"Capability", "cpu"}, {"MonitoringSystem", "eye"}} {
+		r := g.command("delete", of[0], of[1], "")
+		require.Nil(t, r.Refused, "%v: %+v", of, r.Refused)
+		rest()
+	}
+	require.NotNil(t, g.command("delete", "Capability", "cpu", "").Refused, "it is gone")
+	jobs := g.jobs()
+	require.Zero(t, jobs[job.Running]+jobs[job.Pending], "%v", jobs)
+	require.Equal(t, g.n-1, jobs[job.Succeeded]+jobs[job.Canceled], "one a command that was accepted: %v", jobs)
+	require.Greater(t, lost, 10)
+}
+
 func TestOwnersOfChecksDie(t *testing.T) {
 	t.Parallel()
 	deaths := 0

@@ -56,7 +56,9 @@ type link struct {
 	last   func(entities []bus.Entity, out []bus.Stored)
 	forget func(e bus.Entity) error
 	poll   func() error
-	scan   func(family bus.Family) // before the log is read
+	// unheard says that the answer to a batch that was stored is lost.
+	unheard func() bool
+	scan    func(family bus.Family) // before the log is read
 }
 
 func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
@@ -98,7 +100,11 @@ func (l *link) Append(a bus.Append) bus.Pending {
 
 func (l *link) AppendBatch(ctx context.Context, batch []bus.Append) (uint64, error) {
 	defer l.change()()
-	return l.Conn.AppendBatch(ctx, batch)
+	seq, err := l.Conn.AppendBatch(ctx, batch)
+	if err == nil && l.unheard != nil && l.unheard() {
+		return 0, bus.ErrUnknownOutcome
+	}
+	return seq, err
 }
 
 func (l *link) Bury(a bus.Append) bus.Pending {

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/droverproject/drover/pkg/engine/audit"
@@ -23,6 +24,7 @@ func Audit(before, after *State) []audit.Finding {
 	check(after.Observed < after.Generation || len(after.Jobs) == 0, "jobs end when all is observed", after.ID())
 	for i := range after.Jobs {
 		r := &after.Jobs[i]
+		check(!slices.ContainsFunc(after.Jobs[:i], func(o job.Ref) bool { return o.ID == r.ID }), "a job is there once", r.ID)
 		check(r.State == job.Running && r.Generation > after.Observed && r.Generation <= after.Generation, "an open job waits for its generation", r.ID)
 	}
 	if before.UID == "" {

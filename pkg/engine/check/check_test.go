@@ -153,6 +153,24 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// TestACommandIsDecidedAgain: its answer was lost, so that who decides does not know that it was stored.
+func TestACommandIsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{resource.VerbApply, resource.VerbDelete} {
+		s, _ := Step(State{}, Input{Command: &Command{Project: "p", Kind: CheckConfiguration, Name: "r/c", Verb: resource.VerbApply, JobID: "j0", NewUID: "u", Spec: "a"}})
+		in := Input{Command: &Command{Project: "p", Kind: CheckConfiguration, Name: "r/c", Verb: verb, JobID: "j1", RequestID: "q1", Digest: "d1", Spec: "b"}}
+		once, _ := Step(s, in)
+		again, fx := Step(once, in)
+		if fx.Changed || fx.Reply.JobID != "j1" || len(again.Jobs) != len(once.Jobs) {
+			t.Fatalf("%s: %+v, %+v", verb, fx, again.Jobs)
+		}
+		in.Command.Digest = "d2"
+		if _, fx = Step(once, in); fx.Reply.Refused == nil || fx.Reply.Refused.Code != resource.Conflict {
+			t.Fatalf("%s: %+v", verb, fx)
+		}
+	}
+}
+
 // TestAJobWaitsForItsGeneration: a comparison that began before a change ends the jobs before it, and not that of the change.
 func TestAJobWaitsForItsGeneration(t *testing.T) {
 	t.Parallel()
