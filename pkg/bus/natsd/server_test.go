@@ -86,8 +86,10 @@ func TestClusterLosesAndRegainsAMember(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Shutdown() })
 	js := connect(t, c.ClientURL())
-	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: 3})
-	require.NoError(t, err)
+	require.Eventually(t, func() bool { // while a cluster forms its leader may not have heard of every member ("no suitable peers")
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: 3})
+		return err == nil
+	}, 30*time.Second, 50*time.Millisecond)
 	require.NoError(t, c.StepDown(ctx, "S"))
 	leader := c.Leader("S")
 	require.GreaterOrEqual(t, leader, 0)
