@@ -45,10 +45,17 @@ func refuse(code resource.Code, message string, violations ...resource.Violation
 func command(s *State, c *Command, at time.Time) Effects {
 	// What is stored of the job may be younger than what Known was read from: a command whose answer was lost is decided again.
 	known := slices.IndexFunc(s.Jobs, func(r job.Ref) bool { return r.ID == c.JobID })
+	digest := c.Digest
+	switch {
+	case known >= 0:
+		digest = s.Jobs[known].Digest
+	case c.Known != nil:
+		digest = c.Known.Digest
+	}
+	if digest != c.Digest {
+		return refuse(resource.Conflict, "request id "+c.RequestID+" was used before for another command on this resource")
+	}
 	if known >= 0 || c.Known != nil {
-		if known >= 0 && s.Jobs[known].Digest != c.Digest || known < 0 && c.Known.Digest != c.Digest {
-			return refuse(resource.Conflict, "request id "+c.RequestID+" was used before for another command on this resource")
-		}
 		return Effects{Reply: &resource.Reply{JobID: c.JobID}}
 	}
 	if len(s.Jobs) >= OpenJobsMax {
