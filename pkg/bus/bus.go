@@ -127,7 +127,7 @@ type Append struct {
 
 // Pending is an append that was sent and not yet answered.
 type Pending interface {
-	// Done is closed when the answer is there, or the bus has given up waiting (5 s).
+	// Done is closed when the answer is there, or the bus has given up waiting (10 s).
 	Done() <-chan struct{}
 	// Result is the stored sequence, or ErrLost, ErrUnknownOutcome, ErrTooLarge, ErrFull, ErrClosed. It blocks until
 	// Done.

@@ -81,13 +81,18 @@ type Expected struct {
 	Expect uint64
 }
 
+// ErrOvertaken is that other writers were first each time that something was tried. One of them may have been this one, earlier, with
+// an answer that was lost.
+var ErrOvertaken = errors.New("other writers were first, again and again")
+
 // AggregateInput is one thing that an aggregate is told. Exactly one of the functions is called, once.
 type AggregateInput[I, R any] struct {
 	Key   AggregateKey
 	Input I
 	// Reply is called with the answer, after what was decided is stored.
 	Reply func(R)
-	// Back is called when the input could not be decided now: it must come again.
+	// Back is called when the input could not be decided now: it must come again. ErrOvertaken: it was tried AggregateLimits.StepsMax
+	// times.
 	Back func(error)
 	// Aside is called when what it came to can never be stored.
 	Aside func(reason string)
@@ -327,7 +332,7 @@ func (a *Aggregates[S, I, R]) run(ln *aggregateLane[S, I, R]) {
 		}
 		if it.tries++; it.tries > a.limits.StepsMax {
 			ln.queue = ln.queue[1:]
-			it.Back(errors.New("other writers were first, again and again"))
+			it.Back(ErrOvertaken)
 			continue
 		}
 		a.stats.Steps++

@@ -257,7 +257,8 @@ func (l *Loop) AdoptJob(k JobKey, j LoadedJob) {
 	}
 }
 
-// Begin takes the first steps after a takeover: records that are behind, jobs that can go on, times that are past.
+// Begin takes the first steps after a takeover, or after a Learn that stands for one: records that are behind, jobs that can go on,
+// times that are past.
 func (l *Loop) Begin(now time.Time) {
 	l.see(now)
 	for _, key := range sortedKeys(l.live) {

@@ -306,7 +306,7 @@ func (l *Loop) run(ln *lane) {
 		it := ln.queue[0]
 		if it.tries++; it.tries > l.limits.StepsMax {
 			ln.queue = ln.queue[1:]
-			l.giveBack(ln, it, errors.New("other writers were first, again and again"))
+			l.giveBack(ln, it, ErrOvertaken)
 			continue
 		}
 		if ln.key.Kind == BlueprintKind {

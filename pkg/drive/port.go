@@ -39,8 +39,8 @@ var (
 const SpecsKept = 8
 
 // RetireWait is longer than any owner can go on with what it has read of a blueprint: it may take it from memory for a
-// second, or wait for the log's answer for three, and its append arrives within five, or is not sent.
-const RetireWait = 10 * time.Second
+// second, or wait for the log's answer for three, and its append arrives within ten, or is not sent.
+const RetireWait = 15 * time.Second
 
 // Limits of a Loop. Zero values mean the defaults.
 type Limits struct {

@@ -53,7 +53,8 @@ type checks struct {
 	outstanding map[systemKey]map[drive.AggregateKey]struct{}
 
 	seen    reading
-	words   map[string]string // one copy of each name that many instances hold
+	changed []drive.AggregateKey // instances that another owner wrote, and that are to be read
+	words   map[string]string    // one copy of each name that many instances hold
 	queue   []feedItem
 	front   []feedItem                                                                                                 // what front doors ask: before the queue
 	orders  []func(known []drive.LoadedJob, i int, err error) (drive.AggregateInput[check.Input, check.Effects], bool) // commands that wait for the records of their jobs
@@ -126,7 +127,6 @@ func (c *checks) takeOver() error {
 	c.loading = true
 	defer func() { c.loading = false }()
 	news := first
-	var changed []drive.AggregateKey
 	err := c.seen.news(c.o, bus.Check, func(m bus.Stored) error {
 		e, err := wire.DecodeCheck(m.Body)
 		if err != nil {
@@ -158,17 +158,17 @@ func (c *checks) takeOver() error {
 		case first:
 			c.instances.Adopt(key, e.State)
 		case known == nil || known.revision < e.State.Revision:
-			changed = append(changed, key)
+			c.changed = append(c.changed, key)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if len(changed) > 0 { // another owner wrote them: what is kept of them is out of date
-		slices.SortFunc(changed, compareAggregates)
-		changed = slices.Compact(changed)
-		for part := range slices.Chunk(changed, bus.LoadEntitiesMax) {
+	if len(c.changed) > 0 { // another owner wrote them: what is kept of them is out of date
+		slices.SortFunc(c.changed, compareAggregates)
+		c.changed = slices.Compact(c.changed)
+		for part := range slices.Chunk(c.changed, bus.LoadEntitiesMax) {
 			loaded, err := instancePort{c}.Load(part, true)
 			if err != nil {
 				return err
@@ -178,9 +178,10 @@ func (c *checks) takeOver() error {
 			}
 		}
 	}
-	if c.loading = false; news || len(changed) > 0 {
+	if c.loading = false; news || len(c.changed) > 0 {
 		c.soon(c.compareAll)
 	}
+	c.changed = nil
 	return nil
 }
 

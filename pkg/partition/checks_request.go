@@ -116,14 +116,18 @@ func (c *checks) judge(e *estate, d doorCommand, cmd *check.Command, known drive
 		Key: drive.AggregateKey{Project: d.Project, ID: check.ID(d.Kind, d.Name)}, Input: check.Input{At: c.o.c.Now(), Command: cmd},
 		Reply: func(fx check.Effects) { reply(c.own(cmd, d, *fx.Reply)) },
 		Back: func(err error) {
-			reply(c.own(cmd, d, refused(resource.Overloaded, "the command could not be decided now; try again: "+err.Error())))
+			r := refused(resource.Overloaded, "the command could not be decided now; try again: "+err.Error())
+			if errors.Is(err, drive.ErrOvertaken) { // by itself, where the record of its job is there
+				r = c.own(cmd, d, r)
+			}
+			reply(r)
 		},
 		Aside: func(reason string) { reply(refused(resource.TooLarge, reason)) },
 	}, true
 }
 
-// own answers a command that is in its own way: it was stored, its answer was lost, and it was decided again on what it had
-// changed. Its job, if that has ended, only the log knows of.
+// own answers a command that is in its own way: it was stored, its answer was lost, the leader could not be asked about that
+// (inquiry), and it was decided again on what it had changed. Its job, if that has ended, only the log knows of.
 func (c *checks) own(cmd *check.Command, d doorCommand, r resource.Reply) resource.Reply {
 	if r.Refused == nil || r.Refused.Code == resource.Invalid {
 		return r

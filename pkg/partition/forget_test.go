@@ -56,12 +56,19 @@ type link struct {
 	last   func(entities []bus.Entity, out []bus.Stored)
 	forget func(e bus.Entity) error
 	poll   func() error
-	// unheard says that the answer to a batch that was stored is lost.
+	// unheard says that the answer to what was stored is lost; mute, that the log cannot be asked about it, either.
 	unheard func() bool
+	mute    bool
+	silent  func() bool             // the answer to a lone append is lost, whatever it was
+	asks    int                     // that nobody answers
 	scan    func(family bus.Family) // before the log is read
 }
 
 func (l *link) Last(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
+	if l.asks > 0 {
+		l.asks--
+		return nil, context.DeadlineExceeded
+	}
 	out, err := l.Conn.Last(ctx, entities)
 	if l.last != nil {
 		l.last(entities, out)
@@ -95,21 +102,52 @@ func (l *link) change() func() {
 
 func (l *link) Append(a bus.Append) bus.Pending {
 	defer l.change()()
-	return l.Conn.Append(a)
+	return l.answer(l.Conn.Append(a))
 }
 
 func (l *link) AppendBatch(ctx context.Context, batch []bus.Append) (uint64, error) {
 	defer l.change()()
 	seq, err := l.Conn.AppendBatch(ctx, batch)
-	if err == nil && l.unheard != nil && l.unheard() {
+	if err == nil && l.loses() {
 		return 0, bus.ErrUnknownOutcome
 	}
 	return seq, err
 }
 
+func (l *link) loses() bool {
+	if l.unheard == nil || !l.unheard() {
+		return false
+	}
+	if l.mute {
+		l.asks = 2 // a follower, and the leader
+	}
+	return true
+}
+
+// answer is what is heard of the answer to an append.
+func (l *link) answer(p bus.Pending) bus.Pending {
+	if _, err := p.Result(); err == nil && l.loses() || l.silent != nil && l.silent() {
+		return unanswered{p}
+	}
+	return p
+}
+
+// unanswered is an append whose answer is lost.
+type unanswered struct{ bus.Pending }
+
+func (unanswered) Result() (uint64, error) { return 0, bus.ErrUnknownOutcome }
+
+func (l *link) Current(ctx context.Context, entities []bus.Entity) ([]bus.Stored, error) {
+	if l.asks > 0 {
+		l.asks--
+		return nil, context.DeadlineExceeded
+	}
+	return l.Conn.Current(ctx, entities)
+}
+
 func (l *link) Bury(a bus.Append) bus.Pending {
 	defer l.change()()
-	return l.Conn.Bury(a)
+	return l.answer(l.Conn.Bury(a))
 }
 
 func (l *link) RemovePhase(ctx context.Context, p bus.Phase) error {

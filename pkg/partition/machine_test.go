@@ -162,6 +162,29 @@ func TestAMachineMadeDuringATakeoverIsFound(t *testing.T) {
 	require.Empty(t, second.machine(wire.MachineGet, wire.MachineAsk{UUID: uuid}).Code)
 }
 
+// TestAReportWhoseAnswerIsLost is taken once, and its agent, which sends no request id, is told that it was.
+func TestAReportWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	c := &clock{time.Now()}
+	f := serve(t, memory.New(memory.Options{Partitions: 1}), c.now)
+	f.defineMachines(`"a"`)
+	f.link.unheard = func() bool { return true }
+	uuid := f.state().UUID
+	require.Equal(t, wire.OutcomeNothing, f.machine(wire.MachineNext, wire.MachineAsk{UUID: uuid, RequestID: "1"}).Outcome, "it enters the stage")
+	made := f.machine(wire.MachineNext, wire.MachineAsk{UUID: uuid, RequestID: "2"})
+	require.Equal(t, wire.OutcomeNew, made.Outcome)
+	run, err := wire.DecodeTaskRun(made.Run)
+	require.NoError(t, err)
+	for _, step := range [][2]machine.RunState{{machine.Created, machine.Running}, {machine.Running, machine.Finished}} {
+		answer := f.machine(wire.MachineReport, wire.MachineAsk{Run: run.Run.ID, Ops: stateOps(step[0], step[1])})
+		require.Empty(t, answer.Code, "%v: %s", step, answer.Message)
+	}
+	changed := f.machine(wire.MachinePatch, wire.MachineAsk{UUID: uuid, Ops: []wire.PatchOp{
+		{Op: "test", Path: "/Runnable", Value: json.RawMessage("true")}, {Op: "replace", Path: "/Runnable", Value: json.RawMessage("false")},
+	}})
+	require.Empty(t, changed.Code, changed.Message)
+}
+
 // TestMachinesSurviveTheirOwners: three owners at once, each of which may be dropped and made anew, and is told what the others
 // were told. Whatever overlaps, a request is answered as once decided, runs follow their table, and revisions have no gap.
 func TestMachinesSurviveTheirOwners(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 
 const (
 	retryAfter = time.Second      // before a result that could not be applied comes again
+	renewAgain = 2 * time.Second  // before others' events are read again that could not be read
 	lookFirst  = 30 * time.Second // after a takeover, and after another owner was met
 	lookMost   = 30 * time.Minute // between two looks: less than the time for which a tombstone is there
 	lookIdle   = time.Hour        // before a blueprint of which nothing was left is looked at: an owner, late, may have made a consumer anew
@@ -95,6 +96,7 @@ type Owner struct {
 	seen      map[bus.Family]uint64 // the log was read up to here
 	lookAt    time.Time
 	lookAfter time.Duration
+	learning  []func(error) // who waits for the log to be read
 }
 
 // New returns an Owner that knows nothing yet; TakeOver is called next. ctx ends when the stint does.
@@ -200,9 +202,9 @@ func (o *Owner) read(each adopt) (Taken, error) {
 	return taken, nil
 }
 
-// look reads what was written since the last look. Owners overlap, and one may have written after another's takeover:
-// of that nobody tells. The longer nobody was met, the seldomer it looks.
-func (o *Owner) look() {
+// look reads what was written since the last look, if it is time for that, and then does what is to be done after it. Owners overlap, and
+// one may have written after another's takeover: of that nobody tells. The longer nobody was met, the seldomer it looks.
+func (o *Owner) look(then func()) {
 	now := o.c.Now()
 	if o.port.met {
 		o.port.met = false
@@ -212,25 +214,75 @@ func (o *Owner) look() {
 	if at := now.Add(o.lookAfter); at.Before(o.lookAt) {
 		o.lookAt = at
 	}
-	if now.Before(o.lookAt) {
+	if now.Before(o.lookAt) || len(o.learning) > 0 {
+		then()
 		return
 	}
+	o.learnSoon(func(err error) {
+		if err == nil {
+			o.lookAfter = min(2*o.lookAfter, lookMost)
+			o.lookAt = now.Add(o.lookAfter)
+		} else {
+			o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
+		}
+		then()
+	})
+}
+
+// learnSoon is learn once the log can be read, and tells then of it. A reader needs a leader of all servers, which is away for seconds
+// when one of them is lost, though the log goes on: the owner serves meanwhile.
+func (o *Owner) learnSoon(then func(error)) {
+	if o.learning = append(o.learning, then); len(o.learning) > 1 {
+		return // it is yet to be read
+	}
+	o.c.Shell.Background(func() {
+		err := o.c.Bus.Scan(o.ctx, o.c.Number, bus.PhaseRecord, func(bus.Stored) error { return nil })
+		o.c.Shell.Later(func() {
+			told := o.learning
+			o.learning = nil
+			if err == nil {
+				err = o.learn()
+			}
+			for _, then := range told {
+				then(err)
+			}
+		})
+	})
+}
+
+// learn reads what was written since the last read. A newer state than this version knows is told by Newer, too.
+func (o *Owner) learn() error {
 	if _, err := o.read(o.loop.Learn); err != nil {
-		_ = o.port.meet(err) // a newer state is told by Newer
-		o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
-		return
+		return o.port.meet(err)
 	}
 	for _, d := range o.doors {
 		if err := d.takeOver(); err != nil {
-			_ = o.port.meet(err)
-			o.c.Log.Warn("what other owners wrote could not be read; the next sweep tries again", zap.Error(err))
-			return
+			return o.port.meet(err)
 		}
 	}
 	o.port.keeper.again()
 	o.selections.resume()
-	o.lookAfter = min(2*o.lookAfter, lookMost)
-	o.lookAt = now.Add(o.lookAfter)
+	return nil
+}
+
+// Renew goes on as after a takeover, from what is in the log: this process was taken for dead, and others may have served the
+// partition meanwhile. Call it when they have stopped; what one appends after all, the next looks find (look). It returns at once, and
+// the Owner serves on: two owners do no harm, but nobody tells one of what the other wrote.
+func (o *Owner) Renew() {
+	o.learnSoon(func(err error) {
+		if err != nil {
+			o.c.Log.Warn("what other owners wrote could not be read; it is tried again", zap.Error(err), zap.Duration("after", renewAgain))
+			o.c.Shell.Background(func() {
+				o.c.Shell.Sleep(renewAgain)
+				o.c.Shell.Later(o.Renew)
+			})
+			return
+		}
+		now := o.c.Now()
+		o.lookAfter = lookFirst
+		o.lookAt = now.Add(o.lookAfter)
+		o.loop.Begin(now)
+	})
 }
 
 // Ready reports whether more results should be offered.
@@ -282,6 +334,10 @@ func (o *Owner) Answered() {
 	for len(o.port.out) > 0 {
 		select {
 		case <-o.port.out[0].pending.Done():
+			if o.port.out[0].unknown() {
+				o.port.inquire()
+				continue
+			}
 			first := o.port.out[0]
 			o.port.out[0] = outcome{}
 			o.port.out = o.port.out[1:]
@@ -376,8 +432,9 @@ func (o *Owner) Overloaded(r bus.Request, reply Reply, reason string) {
 	o.refuse(reply, r.Header, resource.Overloaded, reason)
 }
 
-func (o *Owner) sweep(reply Reply) {
-	o.look()
+func (o *Owner) sweep(reply Reply) { o.look(func() { o.swept(reply) }) }
+
+func (o *Owner) swept(reply Reply) {
 	o.sweeps = map[bus.Phase]bool{}
 	report := o.loop.Sweep(o.c.Now(), o.drained)
 	o.sweeps = nil

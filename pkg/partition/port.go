@@ -33,6 +33,7 @@ const (
 
 // outcome is an append on its way: its answer is taken in the order of the sends.
 type outcome struct {
+	sent    bus.Append
 	pending bus.Pending
 	done    func(uint64, error)
 }
@@ -76,7 +77,7 @@ func (p *port) Append(r drive.Record, done func(uint64, error)) {
 	} else {
 		pending = p.c.Bus.Append(a)
 	}
-	p.out = append(p.out, outcome{pending, func(seq uint64, err error) {
+	p.out = append(p.out, outcome{a, pending, func(seq uint64, err error) {
 		host.CrashPoint("orchestrator.after-append")
 		switch {
 		case err == nil:
@@ -112,6 +113,12 @@ func (p *port) AppendBatch(rs []drive.Record, done func(uint64, error)) {
 		ctx, cancel := context.WithTimeout(p.ctx, batchTimeout)
 		defer cancel()
 		seq, err := p.c.Bus.AppendBatch(ctx, batch)
+		if errors.Is(err, bus.ErrUnknownOutcome) {
+			// All of it is stored, in one go, or nothing.
+			if first := p.found(batch[:1])[0]; first > 0 {
+				seq, err = first+uint64(len(batch)-1), nil
+			}
+		}
 		p.c.Shell.Later(func() {
 			host.CrashPoint("orchestrator.after-batch")
 			switch {

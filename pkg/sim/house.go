@@ -157,7 +157,28 @@ func (h *house) pause(p *process, d time.Duration) {
 	p.pausedUntil = w.now.Add(d)
 	if d > deadAfter {
 		w.after(deadAfter, func() { p.suspected = !p.dead; h.changed(p.service) })
-		w.after(d+w.upTo(time.Second), func() { p.suspected = false; h.changed(p.service) })
+		w.after(d+w.upTo(time.Second), func() { p.suspected = false; h.changed(p.service); h.heardAgain(p.service) })
+	}
+}
+
+// heardAgain has the owners read what others wrote, a while after processes that took each other for dead hear each other again. Not
+// everyone notices.
+func (h *house) heardAgain(service string) {
+	if service != orchestrator {
+		return
+	}
+	w := h.w
+	for _, p := range h.of(orchestrator) {
+		if w.percent(20) {
+			continue
+		}
+		w.after(renewPause+w.latency(), func() {
+			for _, s := range h.stints {
+				if s.p == p && s.open {
+					s.Later(s.renew)
+				}
+			}
+		})
 	}
 }
 

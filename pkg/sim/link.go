@@ -14,9 +14,14 @@ import (
 var errNoAnswer = errors.New("no answer in time")
 
 const (
-	answerWait = 3 * time.Second // of a request
-	appendWait = 5 * time.Second // of an append
+	answerWait = 3 * time.Second  // of a request
+	appendWait = 10 * time.Second // of an append
+	// appendRefused is how long another copy's answer is waited for when one was refused.
+	appendRefused = time.Second
 )
+
+// appendAgain is when an append that is not answered is sent again, after it was sent first.
+var appendAgain = []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, 7 * time.Second, 9 * time.Second}
 
 // link is a process's connection. What it does not override goes straight to the memory's connection.
 type link struct {
@@ -113,26 +118,46 @@ func (l *link) send(a bus.Append, bury bool) *pending {
 		return p
 	}
 	w.after(appendWait, func() { finish(0, bus.ErrUnknownOutcome) })
-	arrive := w.now.Add(w.latency())
-	if arrive.Before(l.sendAt) {
-		arrive = l.sendAt
-	}
-	l.sendAt = arrive
-	if w.fault(w.faults.lost, 2) {
-		return p // it never arrives
-	}
-	answerLost := w.fault(w.faults.lost, 3)
-	full := w.fault(w.faults.full, 2)
-	w.after(arrive.Sub(w.now), func() {
-		var seq uint64
-		err := bus.ErrFull
-		if !full {
-			seq, err = w.check.append(l.p.name, a, bury)
+	// It is sent again while it is not answered; a refusal is believed only of all copies (pkg/bus/jetstream/again.go).
+	out, refused := 0, false
+	transmit := func() {
+		if p.finished() || refused || l.p.dead {
+			return
 		}
-		if !answerLost {
-			w.after(w.latency(), func() { finish(seq, err) })
+		out++
+		arrive := w.now.Add(w.latency())
+		if arrive.Before(l.sendAt) {
+			arrive = l.sendAt
 		}
-	})
+		l.sendAt = arrive
+		if w.fault(w.faults.lost, 2) {
+			return // it never arrives
+		}
+		answerLost := w.fault(w.faults.lost, 3)
+		full := w.fault(w.faults.full, 2)
+		w.after(arrive.Sub(w.now), func() {
+			var seq uint64
+			err := bus.ErrFull
+			if !full {
+				seq, err = w.check.append(l.p.name, a, bury)
+			}
+			if answerLost {
+				return
+			}
+			w.after(w.latency(), func() {
+				if out--; err == nil || out == 0 {
+					finish(seq, err)
+					return
+				}
+				refused = true
+				w.after(appendRefused, func() { finish(0, bus.ErrUnknownOutcome) })
+			})
+		})
+	}
+	transmit()
+	for _, later := range appendAgain {
+		w.after(later, transmit)
+	}
 	return p
 }
 

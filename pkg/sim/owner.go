@@ -77,7 +77,16 @@ func (s *stint) ask(r bus.Request, reply partition.Reply) {
 	s.wake()
 }
 
-const takeoverAgain = 2 * time.Second
+const (
+	takeoverAgain = 2 * time.Second
+	renewPause    = 700 * time.Millisecond
+)
+
+// renew reads what others wrote while its process and they did not hear each other.
+func (s *stint) renew() {
+	s.p.w.mark("renews", s.p.name, uint64(s.partition))
+	s.owner.Renew()
+}
 
 func (s *stint) serve() {
 	w, p := s.p.w, s.p

@@ -271,7 +271,7 @@ func (s *scenario) trouble() {
 			p := pick(w, of)
 			p.alone = true
 			h.changed(orchestrator)
-			w.after(w.upTo(40*time.Second), func() { p.alone = false; h.changed(orchestrator) })
+			w.after(w.upTo(40*time.Second), func() { p.alone = false; h.changed(orchestrator); h.heardAgain(orchestrator) })
 		}
 	})
 }

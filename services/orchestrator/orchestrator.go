@@ -38,7 +38,8 @@ import (
 // Service is the name under which the processes of this service share the partitions.
 const Service = "orchestrator"
 
-// renewPause is more than a beat of the members: what another owner appends after a takeover is known to nobody for half a minute.
+// renewPause is more than a beat of the members: until then those who served meanwhile have heard this process again, and have stopped.
+// What another owner appends after that is known to nobody for half a minute.
 const renewPause = 700 * time.Millisecond
 
 // Run runs the service on a connected bus until ctx ends. It does not close the bus.
@@ -69,16 +70,18 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 	}}
 	cache := drive.NewCache(drive.CachedStatesAll)
 	owners := &owners{
-		serve: func(ctx context.Context, n int) {
+		serve: func(ctx context.Context, n int, renew <-chan struct{}) {
 			partition.Serve(ctx, partition.Config{
 				Bus: b, Catalog: books, Clock: clock, Metrics: metrics, Log: h.Log(), Cache: cache, Number: n,
-				Able: abilities.set,
+				Renew: renew, Able: abilities.set,
 			})
 		},
-		pause: renewPause, log: h.Log(), running: map[int]*owned{},
+		log: h.Log(), running: map[int]*owned{},
 	}
 	h.Go("partitions", func(ctx context.Context) error {
 		defer owners.stopAll()
+		var renew <-chan time.Time
+		lapsed := false // since renew was set
 		for {
 			select {
 			case <-ctx.Done():
@@ -90,7 +93,14 @@ func Run(ctx context.Context, h *host.Host, b bus.Bus) error {
 				owners.set(ctx, partitions)
 				metrics.Owned.Set(float64(len(partitions)))
 			case <-member.Lapses():
-				owners.renew(ctx)
+				if lapsed = renew != nil; !lapsed {
+					renew = time.After(renewPause)
+				}
+			case <-renew:
+				owners.renew()
+				if renew = nil; lapsed {
+					renew, lapsed = time.After(renewPause), false
+				}
 			}
 		}
 	})
@@ -123,14 +133,14 @@ func (a *abilities) set(partition int, able bool) {
 
 // owners runs one goroutine for each partition that falls to this process.
 type owners struct {
-	serve   func(ctx context.Context, n int)
-	pause   time.Duration // in renew: until those who served meanwhile have heard this process again, and have stopped
+	serve   func(ctx context.Context, n int, renew <-chan struct{})
 	log     *zap.Logger
 	running map[int]*owned
 }
 
 type owned struct {
 	cancel context.CancelFunc
+	renew  chan struct{} // of capacity 1
 	done   chan struct{}
 }
 
@@ -157,26 +167,26 @@ func (o *owners) set(ctx context.Context, partitions []int) {
 			continue
 		}
 		serveCtx, cancel := context.WithCancel(ctx)
-		p := &owned{cancel: cancel, done: make(chan struct{})}
+		p := &owned{cancel: cancel, renew: make(chan struct{}, 1), done: make(chan struct{})}
 		o.running[n] = p
 		started++
 		go func() {
 			defer close(p.done)
-			o.serve(serveCtx, n)
+			o.serve(serveCtx, n, p.renew)
 		}()
 	}
 	o.log.Info("partitions changed", zap.Int("owned", len(partitions)), zap.Int("started", started), zap.Int("left", len(leaving)))
 }
 
-// renew takes every partition over anew: others may have served them meanwhile, and nothing tells an owner of what they wrote.
-func (o *owners) renew(ctx context.Context) {
-	partitions := slices.Sorted(maps.Keys(o.running))
-	o.log.Warn("this process was not heard for a while; what others did with its partitions meanwhile is read", zap.Int("partitions", len(partitions)))
-	o.set(ctx, nil)
-	select {
-	case <-ctx.Done():
-	case <-time.After(o.pause):
-		o.set(ctx, partitions)
+// renew has every partition's owner read what others wrote: they may have served it meanwhile, and nothing tells it of that.
+func (o *owners) renew() {
+	o.log.Warn("processes of this service have not heard each other for a while; what others did with this one's partitions is read",
+		zap.Int("partitions", len(o.running)))
+	for _, p := range o.running {
+		select {
+		case p.renew <- struct{}{}:
+		default: // it is about to
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package orchestrator
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -10,36 +9,42 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestAfterALapseAllIsTakenOverAnew: a stint that began before the lapse does not know what others did meanwhile.
-func TestAfterALapseAllIsTakenOverAnew(t *testing.T) {
+// TestAfterALapseEveryOwnerReads what others did meanwhile, and none stops serving for it.
+func TestAfterALapseEveryOwnerReads(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	begun, live := map[int]int{}, map[int]int{}
-	began := make(chan struct{}, 16)
-	o := &owners{log: zap.NewNop(), running: map[int]*owned{}, serve: func(ctx context.Context, n int) {
-		mu.Lock()
-		begun[n]++
-		live[n]++
-		require.Equal(t, 1, live[n], "two stints at one partition")
-		mu.Unlock()
-		began <- struct{}{}
+	type stint struct {
+		partition int
+		renew     <-chan struct{}
+		ctx       context.Context //nolint:containedctx // of one stint
+	}
+	began := make(chan stint)
+	o := &owners{log: zap.NewNop(), running: map[int]*owned{}, serve: func(ctx context.Context, n int, renew <-chan struct{}) {
+		began <- stint{n, renew, ctx}
 		<-ctx.Done()
-		mu.Lock()
-		live[n]--
-		mu.Unlock()
 	}}
 	o.set(t.Context(), []int{1, 3})
-	o.renew(t.Context())
-	for range 4 {
+	stints := map[int]stint{}
+	for range 2 {
 		select {
-		case <-began:
+		case s := <-began:
+			stints[s.partition] = s
 		case <-time.After(20 * time.Second):
-			require.FailNow(t, "a stint goes on")
+			require.FailNow(t, "a partition is not served")
 		}
 	}
-	mu.Lock()
-	require.Equal(t, map[int]int{1: 2, 3: 2}, begun)
-	mu.Unlock()
+	o.renew()
+	o.renew() // before anybody read: one read is enough
+	for n, s := range stints {
+		require.Len(t, s.renew, 1, "partition %d", n)
+		<-s.renew
+		require.NoError(t, s.ctx.Err())
+	}
+	o.renew()
+	for n, s := range stints {
+		require.Len(t, s.renew, 1, "partition %d", n)
+	}
 	o.stopAll()
-	require.Equal(t, map[int]int{1: 0, 3: 0}, live)
+	for _, s := range stints {
+		require.Error(t, s.ctx.Err())
+	}
 }

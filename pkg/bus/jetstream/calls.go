@@ -35,9 +35,10 @@ const (
 	callTimeout = 5 * time.Second
 	// callSweep is how often timeouts are looked for: a call may wait that much longer.
 	callSweep = 100 * time.Millisecond
-	// askAgain is how long a request that may be repeated waits before it is sent once more; then twice as long. Servers drop
-	// what a group without a leader is asked, and say nothing.
+	// askAgain is how long a request that may be repeated waits before it is sent once more; then askLater. Servers drop what a group
+	// without a leader is asked, and say nothing.
 	askAgain = 500 * time.Millisecond
+	askLater = time.Second
 )
 
 type callShard struct {
@@ -46,11 +47,12 @@ type callShard struct {
 	closed  bool
 }
 
-// call is one request. Its fields but the first three are set before done is closed.
+// call is one request. msg, err and seq are set before done is closed.
 type call struct {
 	id       uint64
 	subject  string
 	deadline time.Time
+	copies   *copies // of what may be sent more than once; nil: it may not
 	done     chan struct{}
 	msg      *nats.Msg // nil if err is not nil
 	err      error
@@ -83,18 +85,18 @@ func newCalls(nc *nats.Conn) (*calls, error) {
 	return c, nil
 }
 
+func (c *calls) reply(id uint64) string { return c.prefix + strconv.FormatUint(id, 36) }
+
 func (c *calls) shard(id uint64) *callShard { return &c.shards[id%callShards] }
 
 // send publishes m with a reply subject of its own. It never returns nil; a call that cannot be sent is done at once.
 func (c *calls) send(m *nats.Msg, timeout time.Duration, parse func(*call)) *call {
-	return c.sendThen(m, timeout, parse, nil)
+	return c.begin(m, &call{deadline: time.Now().Add(timeout), parse: parse})
 }
 
-// sendThen is send, and tells ended of the outcome.
-func (c *calls) sendThen(m *nats.Msg, timeout time.Duration, parse, ended func(*call)) *call {
-	p := &call{
-		id: c.last.Add(1), subject: m.Subject, deadline: time.Now().Add(timeout), done: make(chan struct{}), parse: parse, ended: ended,
-	}
+// begin sends m for p.
+func (c *calls) begin(m *nats.Msg, p *call) *call {
+	p.id, p.subject, p.done = c.last.Add(1), m.Subject, make(chan struct{})
 	s := c.shard(p.id)
 	s.mu.Lock()
 	if s.closed {
@@ -104,9 +106,9 @@ func (c *calls) sendThen(m *nats.Msg, timeout time.Duration, parse, ended func(*
 	}
 	s.pending[p.id] = p
 	s.mu.Unlock()
-	m.Reply = c.prefix + strconv.FormatUint(p.id, 36)
+	m.Reply = c.reply(p.id)
 	if err := c.nc.PublishMsg(m); err != nil {
-		c.finish(p.id, nil, sendError(err))
+		c.finish(p.id, sendError(err))
 	}
 	return p
 }
@@ -129,14 +131,36 @@ func (c *calls) receive(m *nats.Msg) {
 		return // nobody we know sent this
 	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		c.finish(id, nil, errNoResponders)
+		c.answered(id, nil, errNoResponders)
 		return
 	}
-	c.finish(id, m, nil)
+	c.answered(id, m, nil)
 }
 
-// finish settles a call, once; later replies are dropped.
-func (c *calls) finish(id uint64, m *nats.Msg, err error) {
+// answered is told of a reply. It settles the call, unless that is sent again or another of its copies may be answered yet.
+func (c *calls) answered(id uint64, m *nats.Msg, err error) {
+	s := c.shard(id)
+	s.mu.Lock()
+	p := s.pending[id]
+	if p != nil && p.copies != nil && !p.copies.settles(p, m, err, time.Now()) {
+		p = nil
+	}
+	if p != nil {
+		delete(s.pending, id)
+	}
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	if p.copies == nil {
+		p.settle(m, err)
+	} else {
+		p.close()
+	}
+}
+
+// finish settles a call without a reply; later ones are dropped.
+func (c *calls) finish(id uint64, err error) {
 	s := c.shard(id)
 	s.mu.Lock()
 	p, ok := s.pending[id]
@@ -145,7 +169,7 @@ func (c *calls) finish(id uint64, m *nats.Msg, err error) {
 	if !ok {
 		return
 	}
-	p.settle(m, err)
+	p.settle(nil, err)
 }
 
 // settle fixes the outcome. It is called once.
@@ -154,6 +178,11 @@ func (p *call) settle(m *nats.Msg, err error) {
 	if err == nil && p.parse != nil {
 		p.parse(p)
 	}
+	p.close()
+}
+
+// close tells of the outcome.
+func (p *call) close() {
 	close(p.done)
 	if p.ended != nil {
 		p.ended(p)
@@ -163,12 +192,18 @@ func (p *call) settle(m *nats.Msg, err error) {
 func (c *calls) sweep() {
 	t := time.NewTicker(callSweep)
 	defer t.Stop()
+	reconnects := uint64(0)
 	for {
 		select {
 		case <-c.stop:
 			return
 		case now := <-t.C:
 			c.fail(errTimeout, func(p *call) bool { return now.After(p.deadline) })
+			if n := c.nc.Stats().Reconnects; n != reconnects {
+				reconnects = n
+				c.reconnected(now)
+			}
+			c.sendAgain(now)
 		}
 	}
 }
@@ -186,7 +221,7 @@ func (c *calls) fail(err error, match func(*call) bool) {
 		}
 		s.mu.Unlock()
 		for _, id := range ids {
-			c.finish(id, nil, err)
+			c.finish(id, err)
 		}
 	}
 }
@@ -213,7 +248,7 @@ func (c *calls) wait(ctx context.Context, p *call) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		c.finish(p.id, nil, ctx.Err())
+		c.finish(p.id, ctx.Err())
 		<-p.done
 	}
 }
@@ -228,7 +263,7 @@ func (c *calls) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 // repeat is request of what may be asked twice: it is sent again while there is no reply. The first reply counts.
 func (c *calls) repeat(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	p := c.send(m, callTimeout, nil)
-	for gap := askAgain; ; gap *= 2 {
+	for gap := askAgain; ; gap = askLater {
 		select {
 		case <-p.done:
 		case <-ctx.Done():

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -191,6 +193,41 @@ func TestHistoryOfAReplicaThatIsBehind(t *testing.T) {
 	require.EqualValues(t, 2, made.Load(), "another replica is asked")
 }
 
+// TestAReaderWhoseConsumerNobodyAnswersFor, since it was given to a server that was just killed, has another one made.
+func TestAReaderWhoseConsumerNobodyAnswersFor(t *testing.T) {
+	t.Parallel()
+	nc, b := deaf(t)
+	var dead atomic.Value // the name that was asked for first
+	names := make(chan string, 100)
+	_, err := nc.Subscribe("$JS.API.CONSUMER.CREATE.EVENTS.>", func(m *nats.Msg) {
+		name := strings.Split(m.Subject, ".")[5]
+		dead.CompareAndSwap(nil, name)
+		if name != dead.Load() {
+			names <- name
+			_ = m.Respond([]byte(`{"num_pending": 0}`))
+		}
+	})
+	require.NoError(t, err)
+	r, err := b.newReader(streamEvents, natsjs.DeliverAllPolicy, "drover.log.>")
+	require.NoError(t, err)
+	t.Cleanup(r.close)
+	require.NoError(t, nc.Flush())
+	ctx, cancel := context.WithTimeout(t.Context(), deafPatience)
+	defer cancel()
+	require.NoError(t, r.bind(ctx))
+	require.Equal(t, <-names, r.consumer)
+
+	r.drop()
+	dead.Store("read-")
+	_, err = nc.Subscribe("$JS.API.CONSUMER.CREATE.RESULTS.>", func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`))
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	r.stream = streamResults
+	require.ErrorIs(t, r.bind(ctx), bus.ErrNotFound, "what is refused is not asked again")
+}
+
 // doorman lets in whom he is told to.
 type doorman struct {
 	closed  atomic.Bool
@@ -257,6 +294,7 @@ func TestWhoAskedTheLogInVainIsKnown(t *testing.T) {
 	t.Parallel()
 	var leader atomic.Value
 	leader.Store("")
+	var led atomic.Bool // are all servers
 	info := func(name, leader, sources string) string {
 		return fmt.Sprintf(`{"config": {"name": %q, "num_replicas": 3, "metadata": {"drover.partitions": "1"}}, "cluster": {"leader": %q}%s}`, name, leader, sources)
 	}
@@ -272,6 +310,12 @@ func TestWhoAskedTheLogInVainIsKnown(t *testing.T) {
 		stepped[c.Name] = answers(t, nc, "STREAM.LEADER.STEPDOWN."+c.Name, func() string { return `{"success": true}` })
 	}
 	require.Contains(t, streams, streamWork)
+	answers(t, nc, "INFO", func() string {
+		if led.Load() {
+			return "{}"
+		}
+		return ""
+	})
 	began := time.Now()
 	for time.Since(began) < sourceUnsaid+rederiveTry {
 		moved, err := b.Rederive(t.Context())
@@ -281,9 +325,32 @@ func TestWhoAskedTheLogInVainIsKnown(t *testing.T) {
 	}
 	leader.Store("b")
 	moved, err := b.Rederive(t.Context())
+	require.ErrorIs(t, err, errLeaderless, "it would ask in vain again")
+	require.Empty(t, moved)
+	led.Store(true)
+	moved, err = b.Rederive(t.Context())
 	require.NoError(t, err)
 	require.ElementsMatch(t, streams, moved, "at once")
 	for name, times := range stepped {
 		require.EqualValues(t, 1, times.Load(), name)
 	}
+}
+
+// TestWhoHearsNotEvenItselfBuriesNobody: its server is gone without a word, and it would take over what others serve.
+func TestWhoHearsNotEvenItselfBuriesNobody(t *testing.T) {
+	t.Parallel()
+	_, b := deaf(t)
+	now := time.Now()
+	m := &membership{
+		b: b, echoed: now.Add(-memberLapse - time.Millisecond), living: map[string]time.Time{"other": now.Add(-time.Minute)},
+		declined: map[string][]int{"other": {1}},
+	}
+	m.bury(now)
+	require.Equal(t, map[string]time.Time{"other": now}, m.living, "it is given its time once this one hears again")
+	m.echoed = now.Add(memberDead)
+	m.bury(now.Add(memberDead))
+	require.Contains(t, m.living, "other")
+	m.bury(now.Add(memberDead + time.Millisecond))
+	require.Empty(t, m.living)
+	require.Empty(t, m.declined)
 }

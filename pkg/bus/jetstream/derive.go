@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ const (
 	// sourceSilence is how long a stream may hear nothing of the log: the log's server says every second that it is there.
 	sourceSilence = 2500 * time.Millisecond
 	// sourceUnsaid is how long a new leader may take to be heard: it asks the log's server within 0.8 s.
-	sourceUnsaid = 1500 * time.Millisecond
+	sourceUnsaid = time.Second
 	// rederiveAgain is how long a stream that was handed over is left alone: its new leader begins after up to a second. It is
 	// doubled each time that did not help, up to rederiveSeldom: another leader is not what it lacks.
 	rederiveAgain  = 3 * time.Second
@@ -27,7 +28,10 @@ const (
 	rederiveTry = 500 * time.Millisecond
 )
 
-var errNoLeader = errors.New("the log has no leader")
+var (
+	errNoLeader   = errors.New("the log has no leader")
+	errLeaderless = errors.New("the servers have no leader")
+)
 
 // deriving is what Rederive remembers of a stream.
 type deriving struct {
@@ -40,7 +44,8 @@ type deriving struct {
 // Rederive implements bus.Bus. A leader of a derived stream that loses the leader of EVENTS notices after 10 to 20 seconds, and one
 // that begins while EVENTS has none waits for its answer for 30 (nats-server 2.15.2, sourceHealthCheckInterval and
 // srcConsumerWaitTime); a new one asks at once. So where EVENTS has a leader and a derived stream does not hear of it, that one's
-// leader steps down. They are looked at before EVENTS has one, too: who leads since then has asked in vain, and is known by it.
+// leader steps down. They are looked at before EVENTS has one, too: who leads since then has asked in vain, and is known by it. What a
+// new leader asks for is a consumer of EVENTS, which the leader of all servers makes: none is handed over before that is there.
 func (b *Bus) Rederive(ctx context.Context) ([]string, error) {
 	layout := b.layout()
 	if layout.Replicas == 1 {
@@ -48,7 +53,7 @@ func (b *Bus) Rederive(ctx context.Context) ([]string, error) {
 	}
 	b.rederive.mu.Lock()
 	defer b.rederive.mu.Unlock()
-	streams := []string{streamEvents}
+	var streams []string
 	for _, c := range layout.streams(b.Partitions(), b.noted()) {
 		if len(c.Sources) > 0 {
 			streams = append(streams, c.Name)
@@ -59,35 +64,52 @@ func (b *Bus) Rederive(ctx context.Context) ([]string, error) {
 			b.rederive.streams[name] = &deriving{}
 		}
 	}
-	errs, silent := make([]error, len(streams)), make([]bool, len(streams))
-	each(streams, func(i int, name string) {
-		info, led, err := b.led(ctx, name)
-		switch {
-		case err != nil:
-			errs[i] = fmt.Errorf("rederive %s: %w", name, err)
-		case name == streamEvents && !led:
-			errs[i] = fmt.Errorf("rederive: %w", errNoLeader)
-		case name != streamEvents && led: // else whoever leads it next begins anew
-			silent[i] = b.rederive.streams[name].silent(info.Cluster.Leader, info.Sources, time.Now())
+	var cannot error // be handed over now: what a new one needs is not there
+	known := make(chan struct{})
+	go func() {
+		defer close(known)
+		var meta error
+		var asked sync.WaitGroup
+		asked.Go(func() { meta = b.leaderless(ctx) })
+		_, led, err := b.led(ctx, streamEvents)
+		if err == nil && !led {
+			err = errNoLeader
 		}
+		asked.Wait()
+		cannot = cmp.Or(err, meta)
+	}()
+	moved, errs := make([]string, len(streams)), make([]error, len(streams))
+	each(streams, func(i int, name string) { // one without a leader is long in answering, and holds up no other
+		moved[i], errs[i] = b.handOver(ctx, name, known, &cannot)
 	})
-	if errs[0] != nil {
-		return nil, errs[0]
+	<-known
+	if cannot != nil {
+		return nil, fmt.Errorf("rederive: %w", cannot)
 	}
-	moved := make([]string, len(streams))
-	each(streams, func(i int, name string) {
-		if !silent[i] || !b.rederive.streams[name].move(time.Now()) {
-			return
-		}
-		moved[i] = name
-		ctx, cancel := context.WithTimeout(ctx, rederiveTry)
-		defer cancel()
-		// Asked once: a second one would be for who leads it then.
-		if err := b.apiBy(ctx, b.calls.request, "STREAM.LEADER.STEPDOWN."+name, nil, nil); err != nil {
-			moved[i], errs[i] = "", fmt.Errorf("rederive %s: %w", name, err)
-		}
-	})
 	return slices.DeleteFunc(moved, func(name string) bool { return name == "" }), errors.Join(errs...)
+}
+
+// handOver has a stream's leader step down if it hears nothing of the log, once it is known that the next one can. It returns the
+// stream's name, if it did.
+func (b *Bus) handOver(ctx context.Context, name string, known <-chan struct{}, cannot *error) (string, error) {
+	info, led, err := b.led(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("rederive %s: %w", name, err)
+	}
+	d := b.rederive.streams[name]
+	if !led || !d.silent(info.Cluster.Leader, info.Sources, time.Now()) {
+		return "", nil // whoever leads it next begins anew
+	}
+	if <-known; *cannot != nil || !d.move(time.Now()) {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, rederiveTry)
+	defer cancel()
+	// Asked once: a second one would be for who leads it then.
+	if err := b.apiBy(ctx, b.calls.request, "STREAM.LEADER.STEPDOWN."+name, nil, nil); err != nil {
+		return "", fmt.Errorf("rederive %s: %w", name, err)
+	}
+	return name, nil
 }
 
 // each does something with all streams at the same time.
@@ -108,6 +130,16 @@ func (b *Bus) led(ctx context.Context, name string) (*natsjs.StreamInfo, bool, e
 		return nil, false, nil
 	}
 	return info, err == nil && info.Cluster != nil && info.Cluster.Leader != "", err
+}
+
+// leaderless is an error where nobody leads all servers, as far as that can be asked: nobody else answers this.
+func (b *Bus) leaderless(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, rederiveTry)
+	defer cancel()
+	if err := b.api(ctx, "INFO", nil, nil); err != nil {
+		return fmt.Errorf("%w: %w", errLeaderless, err)
+	}
+	return nil
 }
 
 // silent reports whether a stream's leader hears nothing of the log, as far as that can be known by now.

@@ -2,12 +2,15 @@ package jetstream
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/droverproject/drover/pkg/bus"
 )
 
 const (
@@ -50,6 +53,7 @@ func (b *Bus) newDetour(stream, filter string) *detour {
 // brought is what one look found.
 type brought struct {
 	again, new []message
+	settled    []uint64 // by another process: of what was to come again
 }
 
 // look reads up to room messages that nobody has in hand, the next ones in order. It is the leader that is asked: its answer
@@ -71,8 +75,11 @@ func (t *detour) look(ctx context.Context, room int) (found brought) {
 	slices.Sort(due)
 	for _, seq := range due[:min(len(due), max(room, 0))] {
 		room--
-		if m, err := t.b.leaderGet(ctx, t.stream, getRequest{Seq: seq}); err == nil {
+		switch m, err := t.b.leaderGet(ctx, t.stream, getRequest{Seq: seq}); {
+		case err == nil:
 			found.again = append(found.again, m)
+		case errors.Is(err, bus.ErrNotFound):
+			found.settled = append(found.settled, seq)
 		}
 	}
 	for ; room > 0; room-- {
@@ -96,6 +103,9 @@ func (t *detour) take(found brought) (all []*delivery) {
 			b: t.b, m: &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, subject: published(m.Subject), detour: t,
 			meta: &nats.MsgMetadata{Stream: t.stream, Sequence: nats.SequencePair{Stream: m.Seq}, Timestamp: m.Time, NumDelivered: times},
 		})
+	}
+	for _, seq := range found.settled {
+		delete(t.again, seq)
 	}
 	for _, m := range found.again {
 		if _, waits := t.again[m.Seq]; waits {

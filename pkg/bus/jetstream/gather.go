@@ -3,7 +3,6 @@ package jetstream
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -48,7 +47,7 @@ func (b *Bus) newGatherer() *gatherer { return &gatherer{b: b} }
 // send stores a message and returns at once.
 func (g *gatherer) send(m *nats.Msg) *call {
 	if !g.together.Load() {
-		return g.b.calls.send(m, callTimeout, parsePubAck)
+		return g.b.calls.sendSure(m, nil)
 	}
 	p := &gathered{call: &call{subject: m.Subject, done: make(chan struct{})}, m: m}
 	g.mu.Lock()
@@ -100,9 +99,9 @@ func distinct(queue []*gathered) int {
 func (g *gatherer) alone(all []*gathered) {
 	g.out += len(all)
 	for _, p := range all {
-		// What cannot be sent is settled before sendThen returns, where the lock is held: so the end is told elsewhere.
+		// What cannot be sent is settled before sendSure returns, where the lock is held: so the end is told elsewhere.
 		sent := make(chan struct{})
-		g.b.calls.sendThen(p.m, callTimeout, parsePubAck, func(c *call) {
+		g.b.calls.sendSure(p.m, func(c *call) {
 			select {
 			case <-sent:
 				g.ended(p, c)
@@ -130,11 +129,9 @@ func (g *gatherer) ended(p *gathered, c *call) {
 func (g *gatherer) batch(all []*gathered) {
 	msgs := make([]*nats.Msg, len(all))
 	for i, p := range all {
-		m := *p.m
-		m.Header = maps.Clone(p.m.Header)
-		msgs[i] = &m
+		msgs[i] = copyOf(p.m)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout) // Close ends it by way of the calls
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout) // Close ends it by way of the calls
 	defer cancel()
 	last, err := g.b.publishBatch(ctx, msgs)
 	refused := nothingStored(err)

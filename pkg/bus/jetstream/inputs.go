@@ -21,7 +21,7 @@ func (b *Bus) PublishCommand(ctx context.Context, subject string, h map[string]s
 	if len(body) > bus.CommandBytesMax {
 		return 0, fmt.Errorf("%w: command of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.CommandBytesMax)
 	}
-	seq, err := b.publish(ctx, &nats.Msg{Subject: subject, Header: header(h), Data: body})
+	seq, err := b.publishOnce(ctx, &nats.Msg{Subject: subject, Header: header(h), Data: body})
 	if err != nil {
 		return 0, fmt.Errorf("publish command: %w", err)
 	}

@@ -131,8 +131,8 @@ func (b *Bus) AppendBatch(ctx context.Context, batch []bus.Append) (uint64, erro
 	return b.publishBatch(ctx, msgs)
 }
 
-// publishBatch publishes at least two messages to one stream, all or none. They are sent without waiting between them.
-func (b *Bus) publishBatch(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
+// asBatch makes messages one batch of its own.
+func asBatch(msgs []*nats.Msg) {
 	id := nuid.Next()
 	for i, m := range msgs {
 		if m.Header == nil {
@@ -142,28 +142,33 @@ func (b *Bus) publishBatch(ctx context.Context, msgs []*nats.Msg) (uint64, error
 		m.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
 	}
 	msgs[len(msgs)-1].Header[headerBatchCommit] = []string{"1"}
+}
 
+// publishBatch publishes at least two messages with expected sequences to one stream, all or none. They are sent without waiting
+// between them.
+func (b *Bus) publishBatch(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
+	asBatch(msgs)
 	var begun *call
 	for i, m := range msgs[:len(msgs)-1] {
 		if i == 0 {
-			begun = b.calls.send(m, callTimeout, parseBatchBegun)
+			begun = b.calls.send(m, appendTimeout, parseBatchBegun)
 			continue
 		}
 		if err := b.nc.PublishMsg(m); err != nil {
 			return 0, appendError(sendError(err)) // never committed: the server abandons it
 		}
 	}
-	committed := b.calls.send(msgs[len(msgs)-1], callTimeout, parsePubAck)
+	committed := b.calls.commitSure(msgs)
 	b.calls.wait(ctx, committed)
 	err := committed.err
 	if begun != nil {
 		select {
 		case <-begun.done:
-			if err != nil && begun.err != nil {
-				err = begun.err
+			if err != nil && certain(err) && begun.err != nil {
+				err = begun.err // the reason; where another copy may be stored it is none
 			}
 		default:
-			b.calls.finish(begun.id, nil, errTimeout)
+			b.calls.finish(begun.id, errTimeout)
 		}
 	}
 	return committed.seq, appendError(err)

@@ -239,12 +239,13 @@ func (m *membership) lapse() {
 	}
 }
 
-// bury drops members that are silent. While this process is cut off it hears nobody: then it knows nothing, and keeps
-// what it knew, for the others will have taken its share and the expected sequence decides. Once it is heard again, that is a lapse.
+// bury drops members that are silent. While this process is cut off it hears nobody, not even itself: then it knows nothing, and
+// keeps what it knew, for the others will have taken its share and the expected sequence decides. Once it is heard again, that is a
+// lapse.
 func (m *membership) bury(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.b.nc.IsConnected() {
+	if !m.b.nc.IsConnected() || now.Sub(m.echoed) > memberLapse {
 		for id := range m.living {
 			m.living[id] = now
 		}

@@ -141,7 +141,7 @@ func (o Options) connection() ([]nats.Option, error) {
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		// A server that is gone without a word is noticed after three of these.
-		nats.PingInterval(2 * time.Second),
+		nats.PingInterval(1500 * time.Millisecond),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(2 * time.Second),
 	}

@@ -27,7 +27,7 @@ func (b *Bus) StoreOutput(ctx context.Context, project, kind, name string, body 
 	if len(body) > bus.BodyBytesMax {
 		return fmt.Errorf("%w: output of %d bytes, limit %d", bus.ErrTooLarge, len(body), bus.BodyBytesMax)
 	}
-	if _, err := b.publish(ctx, &nats.Msg{Subject: bus.OutSubject(project, kind, name), Data: body}); err != nil {
+	if _, err := b.publishOnce(ctx, &nats.Msg{Subject: bus.OutSubject(project, kind, name), Data: body}); err != nil {
 		return fmt.Errorf("store output: %w", err)
 	}
 	return nil

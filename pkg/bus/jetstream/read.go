@@ -20,6 +20,10 @@ const (
 	// right to delete its own would be the right to delete all, those by which streams are derived too. A reader that
 	// was slow makes another and goes on where it was.
 	readIdle = 5 * time.Second
+	// readTry is how long a reader waits for its consumer to be made before it has another made; then twice as long, up to
+	// readTryMost.
+	readTry     = time.Second
+	readTryMost = 8 * time.Second
 	// readWait is how long a reader's request waits for messages.
 	readWait = 10 * time.Second
 	// readAgain is how long a reader waits for a replica that is behind.
@@ -55,11 +59,25 @@ func (r *reader) close() { r.pulls.close() }
 // drop forgets the consumer; the server drops it when it is idle.
 func (r *reader) drop() { r.consumer = "" }
 
-// bind makes the consumer, if there is none.
+// bind makes the consumer, if there is none. It has one replica, and the servers may give that to one that was just killed
+// (nats-server 2.15.2): nobody answers for it until that server is back. So each try is for another consumer.
 func (r *reader) bind(ctx context.Context) error {
 	if r.consumer != "" {
 		return nil
 	}
+	for patience := readTry; ; patience = min(2*patience, readTryMost) {
+		try, cancel := context.WithTimeout(ctx, patience)
+		err := r.make(try)
+		overdue := try.Err() != nil
+		cancel()
+		if err == nil || !overdue || ctx.Err() != nil || r.b.ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// make makes a consumer of a name of its own.
+func (r *reader) make(ctx context.Context) error {
 	c := natsjs.ConsumerConfig{
 		Name: "read-" + nuid.Next(), DeliverPolicy: r.policy, AckPolicy: natsjs.AckNonePolicy,
 		MemoryStorage: true, Replicas: 1, InactiveThreshold: readIdle,

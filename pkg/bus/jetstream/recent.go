@@ -77,7 +77,7 @@ func (b *Bus) sayAgain() {
 	for end := time.Now().Add(recentTry); len(todo) > 0 && time.Now().Before(end); {
 		sent := make([]*call, len(todo))
 		for i, m := range todo {
-			sent[i] = b.calls.send(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, callTimeout, parsePubAck)
+			sent[i] = b.calls.sendSure(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, nil)
 		}
 		for _, c := range sent {
 			<-c.done // the calls' own time is up one day

@@ -272,7 +272,12 @@ func (b *Bus) derived(ctx context.Context) error {
 				return err
 			}
 			if len(info.Sources) == 1 && info.Sources[0].Error == nil && info.Sources[0].Active >= 0 && info.Sources[0].Lag == 0 {
-				break
+				// A source that has just begun has no lag either, and nothing of the log.
+				if follows, err := b.follows(ctx, f); err != nil {
+					return err
+				} else if follows {
+					break
+				}
 			}
 			select {
 			case <-ctx.Done():
@@ -282,6 +287,27 @@ func (b *Bus) derived(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// follows reports whether a family's bucket holds the last event of its family.
+func (b *Bus) follows(ctx context.Context, f bus.Family) (bool, error) {
+	last, err := b.leaderGet(ctx, streamEvents, getRequest{LastFor: "drover.log.*." + string(f) + ".>"})
+	if errors.Is(err, bus.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	have, err := b.leaderGet(ctx, bucketStream(f), getRequest{LastFor: ">"})
+	if errors.Is(err, bus.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	came, err := derived(f, strings.TrimPrefix(have.Subject, "$KV."+f.Bucket()+"."), have)
+	// One that came from nowhere is a marker that the server left of an entity that is gone.
+	return came.Seq == 0 || came.Seq >= last.Seq, err
 }
 
 func lag(info *natsjs.StreamInfo) uint64 {

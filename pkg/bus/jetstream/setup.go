@@ -311,8 +311,15 @@ func (b *Bus) scheduleOf(ctx context.Context, t bus.Tick) (string, error) {
 	return last.Header.Get("Nats-Schedule"), nil
 }
 
-// publish stores one message that no CAS guards, and returns its sequence.
+// publish stores one message, and returns its sequence. It may be stored twice, unless it carries what keeps it from that.
 func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	p := b.calls.sendSure(m, nil)
+	b.calls.wait(ctx, p)
+	return p.seq, p.err
+}
+
+// publishOnce is publish of what must not be stored twice: where its answer is lost, that is an error.
+func (b *Bus) publishOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
 	p := b.calls.send(m, callTimeout, parsePubAck)
 	b.calls.wait(ctx, p)
 	return p.seq, p.err

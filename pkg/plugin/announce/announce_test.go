@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -24,12 +25,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// desk is an intake and a bucket of blueprints, which trails by some reads.
+// desk is an intake and a bucket of blueprints, which trails by some versions.
 type desk struct {
 	mu      sync.Mutex
 	specs   map[string][]string // versions of each kind's blueprint
 	stale   int                 // how many versions the bucket is behind at most
-	reads   int
+	behind  *rand.Rand
 	applied int
 	refuse  *resource.Refusal
 	silent  int // requests that nobody answers yet
@@ -38,14 +39,13 @@ type desk struct {
 func (d *desk) Get(_ context.Context, e bus.Entity) (bus.Stored, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.reads++
 	versions := d.specs[e.Kind]
 	if len(versions) == 0 {
 		return bus.Stored{}, bus.ErrNotFound
 	}
 	at := len(versions) - 1
 	if d.stale > 0 {
-		at = max(0, at-d.reads%(d.stale+1))
+		at = max(0, at-d.behind.IntN(d.stale+1)) // by a count of reads, the last plugin could be behind each time
 	}
 	_, digest, err := manifest.Canonical([]byte(versions[at]))
 	if err != nil {
@@ -103,7 +103,9 @@ func (d *desk) phases(t *testing.T, kind string) (names []string) {
 
 const empty = `{"lifecycle":"node","states":["A","B"]}`
 
-func newDesk() *desk { return &desk{specs: map[string][]string{"node": {empty}}} }
+func newDesk() *desk {
+	return &desk{specs: map[string][]string{"node": {empty}}, behind: rand.New(rand.NewPCG(1, 2))}
+}
 
 func phase(name string, dependsOn ...string) *definition.Phase {
 	return &definition.Phase{Name: name, Kinds: []string{"node"}, States: []string{"A"}, DependsOn: dependsOn}

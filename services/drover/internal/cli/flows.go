@@ -181,7 +181,7 @@ func messageArg(cmd *cobra.Command) func() (map[string]string, error) {
 func newDelete(a *App) *cobra.Command {
 	cmd, _ := newVerb(a, resource.VerbDelete, "Delete resources",
 		"Delete resources: each is first driven along its lifecycle's flow of deletion, and is gone when that has\nsucceeded. "+
-			"A blueprint is deleted when no resource of its kind is left; that takes some ten seconds, in which\nnone is created.",
+			"A blueprint is deleted when no resource of its kind is left; that takes some fifteen seconds, in which\nnone is created.",
 		`  drover delete node/web-1 --wait         wait until it is gone
   drover delete node -l rack=a
   drover delete blueprint/node --wait`)

@@ -14,8 +14,10 @@ import (
 const (
 	// Every is how often it is looked.
 	Every = 500 * time.Millisecond
-	// again is how soon after a look that could not be made: the log has no leader, most often.
-	again = 100 * time.Millisecond
+	// again is how soon after a look that could not be made: the log has no leader, most often. And for a while after that: who leads a
+	// stream since then may be known to have asked in vain a moment later.
+	again    = 100 * time.Millisecond
+	againFor = 5 * time.Second
 )
 
 // Deriver is the part of the bus that is needed.
@@ -29,7 +31,8 @@ type Watch struct {
 	log     *zap.Logger
 	streams *prometheus.CounterVec
 	failed  prometheus.Counter
-	broken  bool // the last look could not be made
+	broken  bool      // the last look could not be made
+	mended  time.Time // when the first one could be made after such
 }
 
 // New returns a Watch that counts in r.
@@ -90,7 +93,10 @@ func (w *Watch) look(ctx context.Context) time.Duration {
 	}
 	if w.broken {
 		w.log.Info("it is seen again whether the streams follow the log")
-		w.broken = false
+		w.broken, w.mended = false, time.Now()
+	}
+	if time.Since(w.mended) < againFor {
+		return again
 	}
 	return Every
 }

@@ -73,10 +73,12 @@ func TestOneLooksWhetherTheStreamsFollowTheLog(t *testing.T) {
 		require.Equal(t, 1, logs.FilterMessage("it cannot be seen whether the streams follow the log").Len(), "told once")
 
 		l.set(nil, "WORK", "KV_drover_jobs")
-		during(250 * time.Millisecond)
+		require.Equal(t, 1, during(100*time.Millisecond))
 		l.set(nil)
 		require.Equal(t, 1, logs.FilterMessage("streams that did not follow the log are handed to other servers").Len())
+		require.Equal(t, 40, during(4*time.Second), "sooner for a while after that")
 		during(10 * time.Second)
+		require.Equal(t, int(10*time.Second/derive.Every), during(10*time.Second))
 		require.Equal(t, 3, logs.Len(), "and that it is seen again")
 		count, err := testutil.GatherAndCount(registry, "drover_lifecycle_streams_rederived_total")
 		require.NoError(t, err)

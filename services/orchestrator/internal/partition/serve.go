@@ -38,6 +38,8 @@ type Config struct {
 	Log     *zap.Logger
 	Cache   *drive.Cache // shared by all partitions of the process
 	Number  int
+	// Renew delivers when others may have served the partition meanwhile, and have stopped (partition.Owner.Renew).
+	Renew <-chan struct{}
 	// Able says whether this version can serve the partition, as of a takeover that worked, or of what was met since.
 	Able func(partition int, able bool)
 }
@@ -176,6 +178,8 @@ func (s *server) run(inbox bus.Inbox) error {
 		case <-s.owner.Head():
 		case <-s.timer.C:
 			s.owner.Tick()
+		case <-s.Renew:
+			s.owner.Renew()
 		}
 	}
 }
