@@ -349,6 +349,42 @@ func TestACommandWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
+// TestAFetchWhoseAnswerIsLost has moved the deployment on, and its monitoring system has nothing. What it did not take is poked
+// and listed again.
+func TestAFetchWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	g := plant(t)
+	g.stand(2)
+	fetchLost := func(status string) {
+		pokes := g.ask("pokes", wire.CheckRequest{}).Pokes
+		require.Len(t, pokes, 1)
+		require.Len(t, pokes[0].Pokes, 2)
+		for _, p := range pokes[0].Pokes {
+			require.Empty(t, g.ask("fetch", wire.CheckRequest{Project: "p", ID: p.ID}).Code)
+		}
+		require.Equal(t, map[string]int{status: 2}, g.tally())
+		require.Equal(t, pokes, g.ask("pokes", wire.CheckRequest{}).Pokes)
+		for _, s := range g.states() {
+			require.Contains(t, deployment.Why(&s)[0].Text, "it is told again")
+		}
+	}
+	g.apply("CheckConfiguration", "prod/cpu", interval(60))
+	fetchLost("rollout_in_progress")
+	g.serveAll()
+	require.Equal(t, map[string]int{"active": 2}, g.tally())
+	require.Nil(t, g.command("delete", "CheckConfiguration", "prod/cpu", "").Refused)
+	g.sweep()
+	fetchLost("deprovision_in_progress")
+	require.Len(t, g.ask("list", wire.CheckRequest{Project: "p", System: "eye"}).IDs, 2)
+	require.Empty(t, g.ask("pokes", wire.CheckRequest{}).Pokes, "a list has told it")
+	require.Len(t, g.ask("listall", wire.CheckRequest{Project: "p", System: "eye"}).IDs, 2)
+	for _, s := range g.states() {
+		require.Empty(t, g.ask("success", wire.CheckRequest{Project: "p", ID: s.ID}).Code)
+	}
+	g.sweep()
+	require.Equal(t, map[string]int{"awaiting_deletion": 2}, g.tally())
+}
+
 // TestWhatAnotherOwnerChangedIsReadAtLast, though a read of it failed in between.
 func TestWhatAnotherOwnerChangedIsReadAtLast(t *testing.T) {
 	t.Parallel()

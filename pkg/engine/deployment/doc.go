@@ -66,7 +66,8 @@
 // An order is fenced by the generation of its check configuration and the revision of its object. A poke clears the flag
 // that it was derived from (State.Updates) and no later one. Feedback has no fence on the wire: a "success" for a rollout
 // that arrives when the same configuration is being taken back is taken for that. Both sources have this; a client that
-// answers each fetch before the next does not meet it.
+// answers each fetch before the next does not meet it. A fetch does not clear the flag: where its answer is lost, the poke that
+// was not taken for that comes again (State.Pending).
 //
 // # Absent on purpose
 //

@@ -111,6 +111,9 @@ func TestModel(t *testing.T) {
 						t.Fatalf("%s in %s\n led to %s\n %v", in.Kind, kept, identity(&next), found)
 					}
 					checkMoves(t, &s, &next, &fx)
+					if in.Kind == OnFetch && s.Pending() && !next.Pending() {
+						t.Fatalf("%s was told, and fetched; if that was lost, nobody tells of %s again", kept, identity(&next))
+					}
 					checkAgain(t, &next, in)
 					if id := identity(&next); !seen[id] {
 						seen[id] = true

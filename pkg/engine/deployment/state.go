@@ -114,12 +114,12 @@ func (s *State) behind(id string) *Configuration {
 	return nil
 }
 
-// Pending reports whether the monitoring system is to be told: seed 002, "poke" and "list deployments", with the condition on
-// the status that the code adds (facts/soma.md sections 2.2 and 3.4), since there is nothing to fetch in any other.
-func (s *State) Pending() bool {
-	c := s.Present()
-	return s.UpdateAvailable && c != nil && (c.Status == AwaitingRollout || c.Status == AwaitingDeprovision)
-}
+// Pending reports whether the monitoring system is to be told: seed 002, "poke" and "list deployments", of what it owes
+// something for. A fetch does not clear the flag, so what was fetched and whose poke was not taken is told again: the answer
+// of the fetch may have been lost, and nothing else would have it fetched once more. Both generations' code tells only what
+// nobody has fetched (facts/soma.md sections 2.2 and 3.4), and forgets it there. Where nothing is owed a poke would ask for
+// nothing; seed 002 would send it.
+func (s *State) Pending() bool { return s.UpdateAvailable && s.Outstanding() }
 
 // Outstanding reports whether the monitoring system owes something: seed 002, "list all deployments".
 func (s *State) Outstanding() bool {

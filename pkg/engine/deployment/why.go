@@ -63,7 +63,13 @@ func Why(s *State) []Reason {
 			add(WaitsForFetch, s.System, s.NotifiedAt, version+"is "+c.Status.String()+"; monitoring system "+s.System+" was told and has not fetched it; list all tells it again")
 		}
 	case RolloutInProgress, DeprovisionInProgress:
-		add(WaitsForFeedback, s.System, c.Since, version+"is "+c.Status.String()+"; monitoring system "+s.System+" has not said whether it worked")
+		text := version + "is " + c.Status.String() + "; monitoring system " + s.System + " has not said whether it worked"
+		if s.UpdateAvailable {
+			text += "; it is told again: by a poke with the next sweep, or a list"
+		} else {
+			text += "; list all tells it again"
+		}
+		add(WaitsForFeedback, s.System, c.Since, text)
 	case RolloutFailed:
 		if !s.Deleted && (s.Policy.Queued || s.behind(c.ID) == nil) {
 			add(RolloutHasFailed, s.System, c.Since, version+"could not be rolled out by monitoring system "+s.System+": until it fetches it again, a retry or a deletion")
