@@ -266,8 +266,43 @@ func TestConsumerLost(t *testing.T) {
 	defer in.Close()
 	require.NoError(t, js.DeleteConsumer(t.Context(), "RESULTS", "p0"))
 	require.NoError(t, b.PublishResult(t.Context(), bus.ResultSubject(0, "p", "k", "n"), nil, []byte("x")))
-	require.NoError(t, (<-in.C()).Ack())
+	d := <-in.C()
+	require.NotNil(t, d, "%v", in.Err())
+	require.NoError(t, d.Ack())
 	require.NoError(t, in.Err())
+}
+
+// TestAConsumerThatIsBeingDeleted is closed for a moment before it is gone, and gone before its files are: who makes it then is
+// told that it does not exist, or that a file does not. An orchestrator that makes the consumer of a phase which another one
+// has just removed meets that.
+func TestAConsumerThatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	b := open(t, s, jetstream.Options{Partitions: 1})
+	p := bus.Phase{Project: "p", Kind: "node", Phase: "launch"}
+	for range 20 {
+		require.NoError(t, b.EnsurePhase(t.Context(), p))
+		removed := make(chan error, 1)
+		go func() { removed <- b.RemovePhase(t.Context(), p) }()
+		for done := false; !done; {
+			require.NoError(t, b.EnsurePhase(t.Context(), p))
+			select {
+			case err := <-removed:
+				require.NoError(t, err)
+				done = true
+			default:
+			}
+		}
+	}
+	require.NoError(t, b.EnsurePhase(t.Context(), p))
+	require.NoError(t, b.PublishPoll(t.Context(), p, "x", nil))
+	puller, err := b.Pull(t.Context(), p)
+	require.NoError(t, err)
+	defer puller.Close()
+	got, err := puller.Fetch(t.Context(), 1, math.MaxInt, 5*time.Second)
+	require.NoError(t, err)
+	require.Len(t, got, 1)
+	require.NoError(t, got[0].Ack())
 }
 
 // BenchmarkAppend is the hot path: four writers, a thousand appends in flight each, states of 300 bytes, and everything

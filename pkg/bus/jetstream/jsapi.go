@@ -3,10 +3,15 @@ package jetstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/droverproject/drover/pkg/bus"
 )
 
 // api makes a request to JetStream's API and reads the answer into response, unless that is nil. It repeats it while
@@ -77,11 +82,49 @@ func (b *Bus) createConsumer(ctx context.Context, stream string, c natsjs.Consum
 	var made struct {
 		Pending uint64 `json:"num_pending"`
 	}
-	err = b.api(ctx, subject, struct {
-		Stream string                `json:"stream_name"`
-		Config natsjs.ConsumerConfig `json:"config"`
-	}{stream, c}, &made)
-	return made.Pending, err
+	for try := 1; ; try++ {
+		err = b.api(ctx, subject, struct {
+			Stream string                `json:"stream_name"`
+			Config natsjs.ConsumerConfig `json:"config"`
+		}{stream, c}, &made)
+		if !wasDeleted(err) || try == createTries {
+			return made.Pending, err
+		}
+		if strings.Contains(err.Error(), withoutFiles) {
+			if err := b.deleteConsumer(ctx, stream, c.Name); err != nil && !errors.Is(err, bus.ErrNotFound) {
+				return 0, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-b.ctx.Done():
+			return 0, bus.ErrClosed
+		case <-time.After(apiPause):
+		}
+	}
+}
+
+const (
+	// createTries is how often a consumer is made whose name another had. What the server says of that it says of mistakes
+	// too, so it is not asked until ctx ends.
+	createTries = 10
+	// withoutFiles is what the server says of a consumer whose files were removed with those of the one before it. It works,
+	// cannot be changed, not even to what it is, and is not there after a restart; so it is made anew.
+	withoutFiles = "no such file or directory"
+)
+
+// wasDeleted reports whether the server may have refused to make a consumer because one of that name is going or was (nats-server
+// 2.15.2): it is closed and not yet forgotten ("consumer does not exist"), or it is forgotten and its files are being removed
+// ("error creating store for consumer"), or they were when the new one had written its own (withoutFiles).
+func wasDeleted(err error) bool {
+	var api *natsjs.APIError
+	return errors.As(err, &api) && (api.ErrorCode == natsjs.JSErrCodeConsumerDoesNotExist || api.ErrorCode == natsjs.JSErrCodeConsumerCreate)
+}
+
+// deleteConsumer is ErrNotFound if there is none.
+func (b *Bus) deleteConsumer(ctx context.Context, stream, name string) error {
+	return b.api(ctx, "CONSUMER.DELETE."+stream+"."+name, nil, nil)
 }
 
 // consumerInfo is ErrNotFound if there is none.

@@ -49,7 +49,7 @@ func (b *Bus) RemovePhase(ctx context.Context, p bus.Phase) error {
 	b.mu.Lock()
 	delete(b.ensured, p)
 	b.mu.Unlock()
-	err := b.api(ctx, "CONSUMER.DELETE."+streamWork+"."+p.Consumer(), nil, nil)
+	err := b.deleteConsumer(ctx, streamWork, p.Consumer())
 	if err != nil && !errors.Is(err, bus.ErrNotFound) {
 		return fmt.Errorf("consumer of phase %s: %w", p.Consumer(), err)
 	}
