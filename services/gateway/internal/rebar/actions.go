@@ -1,22 +1,15 @@
 package rebar
 
 import (
-	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
-	"text/template"
 
 	"github.com/droverproject/drover/pkg/engine/machine"
 	"github.com/droverproject/drover/pkg/engine/resource"
 	"github.com/droverproject/drover/pkg/rebar"
 	"github.com/droverproject/drover/pkg/wire"
 )
-
-// ActionBytesMax is the bytes of one action once it is rendered.
-const ActionBytesMax = 1 << 20
 
 type actionObject struct {
 	Name    string
@@ -55,7 +48,7 @@ func (s *Server) actions(w http.ResponseWriter, r *http.Request, c caller) {
 		unfit("Task " + run.Task + ": " + found[0].Field + ": " + found[0].Reason)
 		return
 	}
-	rendered, err := render(&task, run, &m.State)
+	rendered, err := render(r.Context(), &task, run, &m.State)
 	if err != nil {
 		unfit(err.Error())
 		return
@@ -63,48 +56,21 @@ func (s *Server) actions(w http.ResponseWriter, r *http.Request, c caller) {
 	respond(w, http.StatusOK, rendered)
 }
 
-// scope is what a template sees.
-type scope struct {
-	Machine machineScope
-	Task    taskScope
-	params  map[string]string
-}
-
-type machineScope struct {
-	Name, UUID, Uuid, Stage, BootEnv, Workflow, Description string
-}
-
-type taskScope struct{ Name string }
-
-// Param is the value of a parameter; one that is not set is an error.
-func (s scope) Param(name string) (any, error) {
-	text, ok := s.params[name]
-	if !ok {
-		return nil, fmt.Errorf("parameter %s is not set", name)
-	}
-	var v any
-	err := json.Unmarshal([]byte(text), &v)
-	return v, err
-}
-
-// ParamExists reports whether a parameter is set.
-func (s scope) ParamExists(name string) bool {
-	_, ok := s.params[name]
-	return ok
-}
-
-func render(t *rebar.Task, run *machine.Run, m *machine.State) ([]actionObject, error) {
-	in := scope{
+// render renders all templates of a task for a machine.
+func render(ctx context.Context, t *rebar.Task, run *machine.Run, m *machine.State) ([]actionObject, error) {
+	ctx, cancel := context.WithTimeout(ctx, TemplateTimeMax)
+	defer cancel()
+	x := &expander{ctx: ctx, in: &scope{
 		Machine: machineScope{Name: m.Name, UUID: m.UUID, Uuid: m.UUID, Stage: m.Stage, BootEnv: m.BootEnv, Workflow: m.Workflow, Description: m.Description},
-		Task:    taskScope{run.Task}, params: m.Params,
-	}
+		Task:    taskScope{run.Task}, params: m.Params, read: map[string]any{},
+	}}
 	out := []actionObject{}
 	for _, tpl := range t.Templates {
-		path, err := expand(tpl.Name+" path", tpl.Path, in)
+		path, err := x.expand(tpl.Name+" path", tpl.Path)
 		if err != nil {
 			return nil, err
 		}
-		content, err := expand(tpl.Name, tpl.Contents, in)
+		content, err := x.expand(tpl.Name, tpl.Contents)
 		if err != nil {
 			return nil, err
 		}
@@ -115,27 +81,4 @@ func render(t *rebar.Task, run *machine.Run, m *machine.State) ([]actionObject, 
 		out = append(out, actionObject{Name: tpl.Name, Path: path, Content: content, Meta: meta})
 	}
 	return out, nil
-}
-
-// expand renders one template, as Go's text/template does.
-func expand(name, text string, in scope) (string, error) {
-	t, err := template.New(name).Option("missingkey=error").Parse(text)
-	if err != nil {
-		return "", fmt.Errorf("template %s: %w", name, err)
-	}
-	out := &bounded{}
-	if err := t.Execute(out, in); err != nil {
-		return "", fmt.Errorf("template %s: %w", name, err)
-	}
-	return out.String(), nil
-}
-
-// bounded refuses what is over the limit, so that no template fills the memory.
-type bounded struct{ bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > ActionBytesMax {
-		return 0, errors.New("it renders to more than " + strconv.Itoa(ActionBytesMax) + " bytes")
-	}
-	return b.Buffer.Write(p)
 }
