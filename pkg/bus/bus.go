@@ -265,7 +265,7 @@ type Inputs interface {
 	// PublishRefusal stores why a captured command was refused, under drover.refused.<project>.<request id>.
 	PublishRefusal(ctx context.Context, project, requestID string, header map[string]string, body []byte) error
 	// Backlog is how many messages of a stream ("COMMANDS" or "RESULTS") a partition's consumer has not settled, and
-	// when the oldest of them was stored (zero time if none).
+	// when the oldest of them was stored (zero time if none). The number may be behind for a moment; whether it is zero is not.
 	Backlog(ctx context.Context, stream string, partition int) (n uint64, oldest time.Time, err error)
 }
 

@@ -352,7 +352,6 @@ func (s *suite) current(t *testing.T) {
 }
 
 func (s *suite) scan(t *testing.T) {
-	ctx := within(t)
 	const n = 600 // more than a reader's batch
 	want := map[bus.Entity]uint64{}
 	for i := range n {
@@ -369,7 +368,7 @@ func (s *suite) scan(t *testing.T) {
 	got := map[bus.Entity]uint64{}
 	for p := range 2 {
 		var before uint64
-		require.NoError(t, s.b.Scan(ctx, p, bus.Resource, func(e bus.Stored) error {
+		require.NoError(t, s.b.Scan(within(t), p, bus.Resource, func(e bus.Stored) error {
 			require.Equal(t, p, e.Entity.Partition)
 			require.Equal(t, bus.Resource, e.Entity.Family)
 			require.Greater(t, e.Seq, before, "not in the order of the log")
@@ -384,9 +383,9 @@ func (s *suite) scan(t *testing.T) {
 	require.Equal(t, want, got)
 	stop := errors.New("stop")
 	calls := 0
-	require.ErrorIs(t, s.b.Scan(ctx, 0, bus.Resource, func(bus.Stored) error { calls++; return stop }), stop)
+	require.ErrorIs(t, s.b.Scan(within(t), 0, bus.Resource, func(bus.Stored) error { calls++; return stop }), stop)
 	require.Equal(t, 1, calls)
-	require.NoError(t, s.b.Scan(ctx, 0, bus.Job, func(e bus.Stored) error {
+	require.NoError(t, s.b.Scan(within(t), 0, bus.Job, func(e bus.Stored) error {
 		require.Equal(t, job, e.Entity)
 		return nil
 	}))
@@ -397,7 +396,7 @@ func (s *suite) scan(t *testing.T) {
 		seq := s.append(t, bus.Append{Entity: e, Expect: expect})
 		expect = seq
 		var seen uint64
-		require.NoError(t, s.b.Scan(ctx, e.Partition, bus.Resource, func(x bus.Stored) error {
+		require.NoError(t, s.b.Scan(within(t), e.Partition, bus.Resource, func(x bus.Stored) error {
 			if x.Entity == e {
 				seen = x.Seq
 			}
@@ -406,7 +405,7 @@ func (s *suite) scan(t *testing.T) {
 		require.Equal(t, seq, seen, "scan %d missed what was acknowledged before it", i)
 	}
 	var younger []uint64
-	require.NoError(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect-1, func(x bus.Stored) error {
+	require.NoError(t, s.b.ScanAfter(within(t), e.Partition, bus.Resource, expect-1, func(x bus.Stored) error {
 		require.GreaterOrEqual(t, x.Seq, expect)
 		if x.Entity == e && !slices.Contains(younger, x.Seq) { // one may come twice
 			younger = append(younger, x.Seq)
@@ -414,11 +413,11 @@ func (s *suite) scan(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, []uint64{expect}, younger)
-	require.NoError(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect, func(x bus.Stored) error {
+	require.NoError(t, s.b.ScanAfter(within(t), e.Partition, bus.Resource, expect, func(x bus.Stored) error {
 		require.NotEqual(t, e, x.Entity)
 		return nil
 	}))
-	require.ErrorIs(t, s.b.ScanAfter(ctx, e.Partition, bus.Resource, expect-1, func(bus.Stored) error { return stop }), stop)
+	require.ErrorIs(t, s.b.ScanAfter(within(t), e.Partition, bus.Resource, expect-1, func(bus.Stored) error { return stop }), stop)
 }
 
 func (s *suite) history(t *testing.T) {

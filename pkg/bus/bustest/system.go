@@ -202,7 +202,7 @@ func (s *suite) restart(t *testing.T) {
 
 	s.Restart(t)
 
-	eventually(t, func() bool { return s.b.Healthy(ctx) == nil }, "healthy again")
+	eventually(t, func() bool { return s.b.Healthy(within(t)) == nil }, "healthy again")
 	for name, seq := range seqs {
 		s.lastIs(t, resource(t, name), seq)
 	}
@@ -222,7 +222,7 @@ func (s *suite) restart(t *testing.T) {
 			break
 		}
 	}
-	results, err := s.b.Results(ctx, 0)
+	results, err := s.b.Results(within(t), 0)
 	require.NoError(t, err)
 	defer results.Close()
 	require.NoError(t, receive(t, results.C(), "the result").Ack())
@@ -245,11 +245,11 @@ func (s *suite) restart(t *testing.T) {
 	}
 	receive(t, ticked, "a tick after the restart")
 	eventually(t, func() bool {
-		got, err := s.b.Get(ctx, resource(t, "r0"))
+		got, err := s.b.Get(within(t), resource(t, "r0"))
 		return err == nil && string(got.Body) == "new"
 	}, "the bucket follows")
 	eventually(t, func() bool {
-		left, caughtUp, err := s.b.Outstanding(ctx, p)
+		left, caughtUp, err := s.b.Outstanding(within(t), p)
 		return err == nil && caughtUp && left == 0
 	}, "caught up again")
 }

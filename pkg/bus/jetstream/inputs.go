@@ -212,9 +212,8 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 	default:
 		return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
 	}
-	if n == 0 {
-		return 0, time.Time{}, nil
-	}
+	// The consumer may be led by a server that is behind. What is settled is not stored, so the stream's leader knows whether there
+	// is any.
 	oldest, err := b.leaderGet(ctx, stream, getRequest{Seq: 1, NextFor: filter})
 	if errors.Is(err, bus.ErrNotFound) {
 		return 0, time.Time{}, nil // settled meanwhile
@@ -222,5 +221,5 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("backlog of partition %d: %w", partition, err)
 	}
-	return n, oldest.Time, nil
+	return max(n, 1), oldest.Time, nil
 }

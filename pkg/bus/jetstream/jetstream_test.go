@@ -305,6 +305,41 @@ func TestAConsumerThatIsBeingDeleted(t *testing.T) {
 	require.NoError(t, got[0].Ack())
 }
 
+// TestWhatAConsumerDoesNotKnow: the server that leads a consumer may be behind, and then counts less than is stored; 0 would say that
+// nothing is out, and work would be handed out that somebody has. A consumer that is for another subject knows as little.
+func TestWhatAConsumerDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	b := open(t, s, jetstream.Options{Partitions: 1})
+	nc, err := nats.Connect(s.ClientURL())
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := natsjs.New(nc)
+	require.NoError(t, err)
+	p := bus.Phase{Project: "p", Kind: "node", Phase: "launch"}
+	for _, c := range [][3]string{{"RESULTS", "p0", "drover.result.0.none.>"}, {"WORK", p.Consumer(), "drover.work.none.>"}} {
+		_, err := js.CreateConsumer(t.Context(), c[0], natsjs.ConsumerConfig{Durable: c[1], FilterSubject: c[2], AckPolicy: natsjs.AckExplicitPolicy})
+		require.NoError(t, err)
+	}
+	n, oldest, err := b.Backlog(t.Context(), "RESULTS", 0)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Zero(t, oldest)
+	require.NoError(t, b.PublishResult(t.Context(), bus.ResultSubject(0, "p", "k", "n"), nil, []byte("x")))
+	n, oldest, err = b.Backlog(t.Context(), "RESULTS", 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n)
+	require.WithinDuration(t, time.Now(), oldest, time.Minute)
+
+	left, _, err := b.Outstanding(t.Context(), p)
+	require.NoError(t, err)
+	require.Zero(t, left)
+	require.NoError(t, b.PublishPoll(t.Context(), p, "x", nil))
+	left, _, err = b.Outstanding(t.Context(), p)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, left)
+}
+
 // BenchmarkAppend is the hot path: four writers, a thousand appends in flight each, states of 300 bytes, and everything
 // that the server derives from them.
 func BenchmarkAppend(b *testing.B) {
