@@ -151,40 +151,51 @@ func (c *Cluster) Leader(stream string) int {
 	return -1
 }
 
-// StepDown asks the leader of a stream to hand over to another member, and returns when another leads.
+// StepDown asks the leader of a stream to hand over to another member, and returns when another leads. It asks again until then: a
+// request that meets an election is answered by nobody, and who stepped down may be elected once more.
 func (c *Cluster) StepDown(ctx context.Context, stream string) error {
-	before := c.Leader(stream)
 	nc, err := nats.Connect(c.ClientURL())
 	if err != nil {
 		return fmt.Errorf("nats cluster: %w", err)
 	}
 	defer nc.Close()
-	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil)
-	if err != nil {
-		return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, err)
-	}
-	var answer struct {
-		Success bool `json:"success"`
-		Error   *struct {
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, err)
-	}
-	if answer.Error != nil || !answer.Success {
-		return fmt.Errorf("nats cluster: stepdown of %s was refused: %s", stream, m.Data)
-	}
+	before, why := -1, errors.New("nobody leads it")
+	var asked time.Time
 	for {
-		if now := c.Leader(stream); now >= 0 && now != before {
+		switch now := c.Leader(stream); {
+		case now >= 0 && before >= 0 && now != before:
 			return nil
+		case now >= 0 && time.Since(asked) > stepDownAgain:
+			before, asked = now, time.Now()
+			why = c.askStepDown(ctx, nc, stream)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nats cluster: stepdown of %s: %w", stream, ctx.Err())
+			return fmt.Errorf("nats cluster: stepdown of %s: %w: %w", stream, ctx.Err(), why)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+const (
+	stepDownTry   = 2 * time.Second // for an answer
+	stepDownAgain = 5 * time.Second // for another leader
+)
+
+func (*Cluster) askStepDown(ctx context.Context, nc *nats.Conn, stream string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepDownTry)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil)
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Success bool `json:"success"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil || !answer.Success {
+		return fmt.Errorf("it was refused: %s", m.Data)
+	}
+	return errors.New("no other leads it")
 }
 
 // Shutdown ends all members.
