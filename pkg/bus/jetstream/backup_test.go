@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -363,11 +361,7 @@ func TestLostWorkIsNotMadeOfThePast(t *testing.T) {
 	b := open(t, s, jetstream.Options{Partitions: 4})
 	_, err := b.Append(bus.Append{Entity: node(1), Dispatch: "build"}).Result()
 	require.NoError(t, err)
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	require.NoError(t, js.DeleteStream(t.Context(), "WORK"))
 	_, err = b.Setup(t.Context(), false)
 	require.NoError(t, err)

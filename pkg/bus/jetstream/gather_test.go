@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/droverproject/drover/pkg/bus"
@@ -50,26 +48,18 @@ func TestAppendsThatWaitGoOutTogether(t *testing.T) {
 			}
 		}
 		require.Equal(t, together, batched(t, s) > 0, "%d events came in batches", batched(t, s))
-		nc, err := nats.Connect(s.ClientURL())
-		require.NoError(t, err)
-		js, err := natsjs.New(nc)
-		require.NoError(t, err)
+		js := client(t, s)
 		events, err := js.Stream(t.Context(), "EVENTS")
 		require.NoError(t, err)
 		require.Equal(t, sync, events.CachedInfo().Config.Metadata["drover.sync"])
 		require.NoError(t, events.Purge(t.Context()))
-		nc.Close()
 	}
 }
 
 // batched counts the events that were stored as a part of a batch.
 func batched(t *testing.T, s *server) (n int) {
 	t.Helper()
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	defer nc.Close()
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	events, err := js.Stream(t.Context(), "EVENTS")
 	require.NoError(t, err)
 	state := events.CachedInfo().State
@@ -90,14 +80,10 @@ func TestResultsThatTheServerForgotAreSentAgain(t *testing.T) {
 	b := open(t, s, jetstream.Options{Partitions: 4})
 	subject := bus.ResultSubject(1, "p", "node", "a")
 	require.NoError(t, b.PublishResult(t.Context(), subject, map[string]string{bus.HeaderTraceparent: "t"}, []byte("done")))
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	results, err := js.Stream(t.Context(), "RESULTS")
 	require.NoError(t, err)
 	require.NoError(t, results.Purge(t.Context())) // in the place of a write that never reached the disk
-	nc.Close()
 	require.NoError(t, s.Shutdown())
 	s.up(t)
 	in, err := b.Results(t.Context(), 1)

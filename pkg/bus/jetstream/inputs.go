@@ -200,7 +200,7 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 	var n uint64
 	switch info, err := b.consumerInfo(ctx, stream, inboxConsumer(partition)); {
 	case err == nil:
-		n = info.NumPending + uint64(info.NumAckPending)
+		n = unsettled(info)
 	case errors.Is(err, bus.ErrNotFound): // nobody has opened it yet: all of it waits
 		info, err := b.streamInfo(ctx, stream, filter)
 		if err != nil {
@@ -212,8 +212,7 @@ func (b *Bus) Backlog(ctx context.Context, stream string, partition int) (uint64
 	default:
 		return 0, time.Time{}, fmt.Errorf("backlog: %w", err)
 	}
-	// The consumer may be led by a server that is behind. What is settled is not stored, so the stream's leader knows whether there
-	// is any.
+	// What is settled is not stored, so the stream's leader knows whether there is any.
 	oldest, err := b.leaderGet(ctx, stream, getRequest{Seq: 1, NextFor: filter})
 	if errors.Is(err, bus.ErrNotFound) {
 		return 0, time.Time{}, nil // settled meanwhile

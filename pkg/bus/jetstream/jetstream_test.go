@@ -59,6 +59,17 @@ func open(t testing.TB, s *server, o jetstream.Options) *jetstream.Bus {
 	return b
 }
 
+// client is somebody else's, who has every right.
+func client(t testing.TB, s *server) natsjs.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(s.ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := natsjs.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
 func node(i int) bus.Entity {
 	return bus.Entity{Partition: i % 4, Family: bus.Resource, Project: "p", Kind: "node", Name: fmt.Sprint("n", i)}
 }
@@ -100,11 +111,7 @@ func TestPartitionsAreForLife(t *testing.T) {
 	require.Equal(t, map[string]bool{"EVENTS.metadata": true, "COMMANDS.subject_transform": true}, found)
 
 	// What is missing is made as the system has it.
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	require.NoError(t, js.DeleteStream(t.Context(), "COMMANDS"))
 	_, err = b.Setup(t.Context(), false)
 	require.NoError(t, err)
@@ -156,14 +163,10 @@ func TestFollowedBySomebodyElse(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := open(t, s, jetstream.Options{Partitions: 4})
-	nc, err := nats.Connect(s.ClientURL())
+	js := client(t, s)
+	feed, err := js.Conn().SubscribeSync("drover.evt.resource.>")
 	require.NoError(t, err)
-	defer nc.Close()
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
-	feed, err := nc.SubscribeSync("drover.evt.resource.>")
-	require.NoError(t, err)
-	require.NoError(t, nc.Flush())
+	require.NoError(t, js.Conn().Flush())
 	e := bus.Entity{Partition: 3, Family: bus.Resource, Project: "p", Kind: "node", Name: "web1.example.com"}
 	seq, err := b.Append(bus.Append{Entity: e, Dispatch: "launch", Header: bus.Header{From: "Ready", To: "Running"}, Body: []byte("body")}).Result()
 	require.NoError(t, err)
@@ -256,11 +259,7 @@ func TestConsumerLost(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := open(t, s, jetstream.Options{Partitions: 1})
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	defer nc.Close()
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	in, err := b.Results(t.Context(), 0)
 	require.NoError(t, err)
 	defer in.Close()
@@ -311,11 +310,7 @@ func TestWhatAConsumerDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := open(t, s, jetstream.Options{Partitions: 1})
-	nc, err := nats.Connect(s.ClientURL())
-	require.NoError(t, err)
-	defer nc.Close()
-	js, err := natsjs.New(nc)
-	require.NoError(t, err)
+	js := client(t, s)
 	p := bus.Phase{Project: "p", Kind: "node", Phase: "launch"}
 	for _, c := range [][3]string{{"RESULTS", "p0", "drover.result.0.none.>"}, {"WORK", p.Consumer(), "drover.work.none.>"}} {
 		_, err := js.CreateConsumer(t.Context(), c[0], natsjs.ConsumerConfig{Durable: c[1], FilterSubject: c[2], AckPolicy: natsjs.AckExplicitPolicy})

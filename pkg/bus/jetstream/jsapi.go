@@ -133,6 +133,9 @@ func (b *Bus) consumerInfo(ctx context.Context, stream, name string) (*natsjs.Co
 	return info, b.api(ctx, "CONSUMER.INFO."+stream+"."+name, nil, info)
 }
 
+// unsettled is how many messages a consumer has not settled, as the server that leads it knows: that may be behind the stream's.
+func unsettled(info *natsjs.ConsumerInfo) uint64 { return info.NumPending + uint64(info.NumAckPending) }
+
 // purge removes what a filter covers, below a sequence; 0: all of it.
 func (b *Bus) purge(ctx context.Context, stream, filter string, below uint64) error {
 	return b.api(ctx, "STREAM.PURGE."+stream, struct {

@@ -68,7 +68,7 @@ func (b *Bus) leftovers(ctx context.Context) {
 			continue
 		}
 		consumer, err := b.consumerInfo(ctx, streamWork, p.Consumer())
-		if err != nil || stored <= consumer.NumPending+uint64(consumer.NumAckPending) || consumer.AckFloor.Stream == 0 {
+		if err != nil || stored <= unsettled(consumer) || consumer.AckFloor.Stream == 0 {
 			continue
 		}
 		_ = b.purge(ctx, streamWork, p.WorkSubject(), consumer.AckFloor.Stream+1)

@@ -240,9 +240,9 @@ func (b *Bus) Outstanding(ctx context.Context, p bus.Phase) (uint64, bool, error
 	}
 	if n > 0 { // some of it may be left over, see removeLeftovers: nothing will come of that
 		switch consumer, err := b.consumerInfo(ctx, streamWork, p.Consumer()); {
-		case err == nil && consumer.NumPending+uint64(consumer.NumAckPending) > 0:
-			n = consumer.NumPending + uint64(consumer.NumAckPending)
-		case err == nil: // or the consumer is led by a server that is behind, and knows nothing of it yet
+		case err == nil && unsettled(consumer) > 0:
+			n = unsettled(consumer)
+		case err == nil: // or the consumer knows nothing of it yet
 			last, err := b.leaderGet(ctx, streamWork, getRequest{LastFor: p.WorkSubject()})
 			if err != nil && !errors.Is(err, bus.ErrNotFound) {
 				return fail(err)

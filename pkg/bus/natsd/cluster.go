@@ -159,15 +159,17 @@ func (c *Cluster) StepDown(ctx context.Context, stream string) error {
 		return fmt.Errorf("nats cluster: %w", err)
 	}
 	defer nc.Close()
-	before, why := -1, errors.New("nobody leads it")
-	var asked time.Time
+	before, asked := -1, time.Time{}
+	why := errors.New("nobody leads it")
 	for {
 		switch now := c.Leader(stream); {
 		case now >= 0 && before >= 0 && now != before:
 			return nil
 		case now >= 0 && time.Since(asked) > stepDownAgain:
 			before, asked = now, time.Now()
-			why = c.askStepDown(ctx, nc, stream)
+			if why = askStepDown(ctx, nc, stream); why == nil {
+				why = errors.New("no other leads it")
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -182,7 +184,7 @@ const (
 	stepDownAgain = 5 * time.Second // for another leader
 )
 
-func (*Cluster) askStepDown(ctx context.Context, nc *nats.Conn, stream string) error {
+func askStepDown(ctx context.Context, nc *nats.Conn, stream string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepDownTry)
 	defer cancel()
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil)
@@ -195,7 +197,7 @@ func (*Cluster) askStepDown(ctx context.Context, nc *nats.Conn, stream string) e
 	if err := json.Unmarshal(m.Data, &answer); err != nil || !answer.Success {
 		return fmt.Errorf("it was refused: %s", m.Data)
 	}
-	return errors.New("no other leads it")
+	return nil
 }
 
 // Shutdown ends all members.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -23,7 +24,7 @@ const (
 	// TemplateDepthMax is how deeply templates call each other.
 	TemplateDepthMax = 100
 	// TemplateMadeMax is the bytes of all text that functions make for the templates of one task, by estimates that are never
-	// too low, and for printf up to eight times too high.
+	// too low, and for printf mostly some ten times too high: any verb might print the largest value, as widely as any.
 	TemplateMadeMax = 16 << 20
 	// TemplateTimeMax is how long the templates of one task may take.
 	TemplateTimeMax = 5 * time.Second
@@ -66,7 +67,7 @@ func (x *expander) expand(name, text string) (string, error) {
 		if defined.Tree != nil && defined.Root != nil {
 			root := defined.Root
 			count(root)
-			root.Nodes = append(append([]parse.Node{call(enterName)}, root.Nodes...), call(leaveName))
+			root.Nodes = append(slices.Insert(root.Nodes, 0, call(enterName)), call(leaveName))
 		}
 	}
 	out := &bounded{}
@@ -86,19 +87,21 @@ func count(list *parse.ListNode) {
 		return
 	}
 	for _, n := range list.Nodes {
+		var branch *parse.BranchNode
 		switch n := n.(type) {
 		case *parse.IfNode:
-			count(n.List)
-			count(n.ElseList)
+			branch = &n.BranchNode
 		case *parse.WithNode:
-			count(n.List)
-			count(n.ElseList)
+			branch = &n.BranchNode
 		case *parse.RangeNode:
-			count(n.List)
-			count(n.ElseList)
+			branch = &n.BranchNode
+		default:
+			continue
 		}
+		count(branch.List)
+		count(branch.ElseList)
 	}
-	list.Nodes = append([]parse.Node{call(stepName + " " + strconv.Itoa(1+len(list.Nodes)))}, list.Nodes...)
+	list.Nodes = slices.Insert(list.Nodes, 0, call(stepName+" "+strconv.Itoa(1+len(list.Nodes))))
 }
 
 // call is an action as the parser makes it of one of our own calls.
